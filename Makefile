@@ -1,0 +1,45 @@
+# Everything works on a fresh machine with Python 3.11, pip, gcc and git: the first target makes .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+help:  ## list what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(STAMP)  ## make .venv with the fedasmu command in it
+
+$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py fedasmu/native/*.cpp fedasmu/native/*.h)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: install  ## run the quickstart: asynchronous training on an unequal fleet, in about a minute
+	$(BIN)/fedasmu run recipes/quickstart.toml --overwrite
+
+test: install  ## run the tests
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: install format-check lint types test  ## the gate: format, lint, strict types, tests
+
+format: install  ## format the code
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
+
+format-check: install
+	$(BIN)/ruff format --check .
+
+lint: install
+	$(BIN)/ruff check .
+
+types: install
+	$(BIN)/mypy
+
+bench: install  ## measure the simulator against the bare training loop (under a minute)
+	$(BIN)/python benchmarks/overhead.py
+
+clean:  ## remove .venv and what tools leave behind
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+
+.PHONY: help install run test check format format-check lint types bench clean

@@ -1,0 +1,50 @@
+"""The methods, one file each with both halves. To add one: import it and list it here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.fedasync import FedAsync
+from fedasmu.algorithms.fedavg import FedAvg
+from fedasmu.imports import load
+
+ALGORITHMS: tuple[type[Algorithm], ...] = (FedAvg, FedAsync)
+
+
+def named(name: str) -> type[Algorithm]:
+    """The method of this name, or a user's own by its "package.module:Class"."""
+    if ":" in name:
+        method = load(name)
+        if not (isinstance(method, type) and issubclass(method, Algorithm)):
+            raise ValueError(f"{name} is not a subclass of fedasmu.algorithms.Algorithm")
+        return method
+    known = {names: method for method in ALGORITHMS for names in method.names()}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown method; {hint}known: {', '.join(known)}")
+    return known[name]
+
+
+def settings(table: Mapping[str, Any]) -> Algorithm:
+    """A method from its table in a recipe: its name, and whatever differs from its defaults."""
+    method = named(str(table["name"]))
+    return method.model_validate({**method.presets.get(str(table["name"]), {}), **table})
+
+
+__all__ = [
+    "ALGORITHMS",
+    "Aggregate",
+    "Aggregator",
+    "Algorithm",
+    "FedAsync",
+    "FedAvg",
+    "Federation",
+    "Learner",
+    "Pace",
+    "named",
+    "settings",
+]

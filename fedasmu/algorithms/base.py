@@ -1,0 +1,98 @@
+"""The contracts of a method: one frozen settings object that makes a server half, a device half and a schedule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedasmu.protocol import Memory, Model, Session, Task, Upload, Workload
+from fedasmu.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """What a server half may know about the fleet before training starts."""
+
+    seed: int
+    examples: Sequence[int]  # training examples on each device
+    size: int  # elements of the model's vector
+    trainable: int  # how many of them, the first ones, are trainable
+    limit: int  # the most devices in flight
+
+    @property
+    def devices(self) -> int:
+        return len(self.examples)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The next global vector, and what the server wants remembered about how it came to be."""
+
+    vector: Tensor
+    weights: Sequence[float]  # of each upload
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Aggregator(ABC):
+    """The server half. It sees uploads that the server has accepted, and keeps whatever state the method needs."""
+
+    @abstractmethod
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate: ...
+
+    def brief(self, device: int) -> Mapping[str, Any]:
+        """What rides along with a task for this device."""
+        return {}
+
+    def discarded(self, upload: Upload) -> None:  # noqa: B027 - an optional hook
+        """An upload was too stale to aggregate; its note may still teach something."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything a checkpoint must keep: a tree of plain values and tensors."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - nothing to restore by default
+        """Take back what `state` gave."""
+
+
+class Learner(ABC):
+    """The device half. It holds settings only: what a device must remember goes into its memory."""
+
+    @abstractmethod
+    def train(self, task: Task, work: Workload, memory: Memory) -> Session: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many devices may work at once, as the recipe's pacing asks for."""
+
+    count: int
+    limit: int
+
+
+class Algorithm(BaseModel, ABC):
+    """A method and its settings, all of them frozen. The first line of its docstring is its description."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: ClassVar[Literal["synchronous", "asynchronous", "buffered"]]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # further names, and the settings each stands for
+
+    name: str
+    max_staleness: int | None = Field(None, ge=1, description="discard uploads staler than this; none: keep all")
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [cls.model_fields["name"].default, *cls.presets]
+
+    @abstractmethod
+    def schedule(self, pace: Pace) -> Schedule: ...
+
+    @abstractmethod
+    def aggregator(self, federation: Federation) -> Aggregator: ...
+
+    @abstractmethod
+    def learner(self) -> Learner: ...

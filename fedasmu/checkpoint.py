@@ -1,0 +1,113 @@
+"""Checkpoints: a tree of plain values and tensors, written so that a kill at any moment leaves a readable one.
+
+Each is a directory of its own with the tree as JSON, the tensors as safetensors and a digest of both. It is written under
+a temporary name and then renamed; the one before it is kept in case the newest is damaged. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fedasmu.errors import UserError
+
+KEPT = 2
+TENSOR = "$tensor"
+
+
+def encode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """The tree with every tensor replaced by its number in `tensors`; one that occurs twice is stored once."""
+    numbers = {id(tensor): number for number, tensor in tensors.items()}
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, Tensor):
+            if id(node) not in numbers:
+                numbers[id(node)] = str(len(tensors))
+                tensors[numbers[id(node)]] = node
+            return {TENSOR: numbers[id(node)]}
+        if isinstance(node, dict):
+            return {str(key): walk(value) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            return [walk(value) for value in node]
+        return node
+
+    return walk(tree)
+
+
+def decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(tree, dict):
+        if TENSOR in tree:
+            return tensors[tree[TENSOR]]
+        return {key: decode(value, tensors) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [decode(value, tensors) for value in tree]
+    return tree
+
+
+def write(tree: Any, directory: Path) -> None:
+    """Write the tree into a new directory: it appears complete, or not at all."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(encode(tree, tensors)).encode()
+    data = safetensors.torch.save({name: _own(tensor) for name, tensor in tensors.items()})
+    temporary = directory.with_name(directory.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    digest = sha256(text + data).hexdigest().encode()
+    for name, content in (("state.json", text), ("tensors.safetensors", data), ("sha256", digest)):
+        with (temporary / name).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    shutil.rmtree(directory, ignore_errors=True)
+    temporary.rename(directory)
+
+
+def read(directory: Path) -> Any:
+    """The tree again. A damaged file is a ValueError."""
+    try:
+        text = (directory / "state.json").read_bytes()
+        data = (directory / "tensors.safetensors").read_bytes()
+        if sha256(text + data).hexdigest().encode() != (directory / "sha256").read_bytes():
+            raise ValueError(f"{directory}: the digest does not match")
+        return decode(json.loads(text), safetensors.torch.load(data))
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{directory}: {error}") from None
+
+
+def save(tree: Any, directory: Path, number: int) -> None:
+    """Add a checkpoint to a directory of them, and remove all but the last few."""
+    write(tree, directory / f"{number:09d}")
+    for old in _numbered(directory)[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def load(directory: Path, say: Callable[[str], None]) -> Any | None:
+    """The newest readable checkpoint, or None if there is none at all. Says which ones it had to pass over."""
+    found = _numbered(directory)
+    for path in reversed(found):
+        try:
+            return read(path)
+        except ValueError as error:
+            say(f"damaged checkpoint, falling back to the one before it: {error}")
+    if found:
+        raise UserError(f"{directory}: no checkpoint can be read; start the run again with --overwrite")
+    return None
+
+
+def _numbered(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("*") if path.name.isdigit())
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """safetensors refuses views into a larger storage."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()

@@ -1,0 +1,200 @@
+"""The command line: run | list | data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedasmu import __version__
+from fedasmu.errors import DeviceError, Interrupted, UserError
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Asynchronous federated learning with staleness-aware model update: simulate it exactly, repeat it bit by bit.",
+    epilog="Start with: [bold]fedasmu run quickstart[/bold]",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Find, download and look at data sets.")
+app.add_typer(data_app, name="data")
+console = Console()
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one clear message and exit code 2, never a traceback."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error))
+    except DeviceError as error:
+        _fail(str(error), code=1)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/bold red] {message.replace('[', chr(92) + '[')}", highlight=False)
+    sys.exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
+    if version:
+        console.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+RUN_EXAMPLES = """
+[bold]Examples[/bold]
+
+  fedasmu run quickstart
+
+  fedasmu run recipes/quickstart.toml --set algorithm.name=fedavg --workers 2 --out runs/fedavg
+
+  fedasmu run quickstart --set fleet.preset=het110 --set stop.uploads=1000 --seed 3
+
+  fedasmu run --resume runs/quickstart
+
+[bold]Metrics[/bold] (metrics.csv, one line an evaluation)
+
+  time: virtual seconds. version: of the global model. uploads: received so far. accuracy, loss: on the test data.
+
+  train_loss, staleness: means over the uploads since the line before. staleness is 1 for an upload that was trained on
+  the newest version. stale, refused, lost: uploads discarded as too old or as not a model, and tasks that died.
+
+  bytes_down, bytes_up: all models sent to and by the devices.
+"""
+
+
+@app.command(epilog=RUN_EXAMPLES)
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
+    ] = None,
+    workers: Annotated[
+        str, typer.Option(metavar="N|inline", help="Worker processes; inline: all in this one, for a debugger.")
+    ] = "",
+    seed: Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run directory; runs/<name> unless given.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace what an earlier run left in the run directory.")] = False,
+    repeat_failure: Annotated[bool, typer.Option(help="With --resume: perform alone what failed there.")] = False,
+) -> None:
+    """Train a federated model on a simulated fleet."""
+    if bool(recipe) == (resume is not None):
+        raise UserError("give either a recipe or --resume DIR; for instance: fedasmu run quickstart")
+    if resume is not None and (overrides or seed is not None or out is not None or overwrite):
+        raise UserError("--resume goes on with the run as it is: --set, --seed, --out and --overwrite do not apply")
+    count = _workers(workers)
+    from fedasmu.experiment import Experiment
+    from fedasmu.progress import Live
+    from fedasmu.report.summary import draw_curve, table
+
+    if resume is not None:
+        experiment = Experiment.of_run(resume)
+        if repeat_failure:
+            experiment.repeat_failure(resume)
+            console.print("it did not fail this time", style="yellow")
+            return
+    else:
+        seeds = [] if seed is None else [f"seed={seed}"]
+        experiment = Experiment.from_toml(_recipe(recipe), [*(overrides or []), *seeds])
+    directory = resume or out or Path("runs") / experiment.config.name
+    live = Live(console, experiment.config.stop.uploads)
+    try:
+        with live.shown():
+            result = experiment.run(
+                directory,
+                workers=count,
+                resume=resume is not None,
+                overwrite=overwrite,
+                observe=live.observe,
+                say=live.say,
+            )
+    except Interrupted:
+        console.print(f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}", highlight=False)
+        raise typer.Exit(130) from None
+    except DeviceError as error:
+        raise DeviceError(error.job, f"{error}\n\nrepeat it alone: fedasmu run --resume {directory} --repeat-failure") from None
+    console.print(table(result))
+    console.print(f"run directory: {directory}", highlight=False)
+    if not experiment.config.timing_only:
+        console.print(f"curve:         {draw_curve(result, directory / 'accuracy.png')}", highlight=False)
+
+
+def _workers(text: str) -> Any:
+    import os
+
+    if text == "inline":
+        return "inline"
+    if not text:
+        return max(1, len(os.sched_getaffinity(0)))
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"--workers {text}: must be a number, 1 or more, or inline")
+    return int(text)
+
+
+def _recipe(name: str) -> Path:
+    """A path, or the name of a recipe that comes with the package."""
+    path, packaged = Path(name), RECIPES / f"{name}.toml"
+    if not path.is_file() and packaged.is_file():
+        return packaged
+    if not path.is_file():
+        raise UserError(f"{name}: no such recipe file, nor a name from `fedasmu list recipes`")
+    return path
+
+
+RECIPES = Path(__file__).parent / "recipes"
+What = Literal["methods", "models", "datasets", "recipes", "fleets"]
+
+
+@app.command("list", epilog="[bold]Example[/bold]  fedasmu list methods --json")
+def list_(
+    what: Annotated[What, typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show the methods, models, data sets, recipes or fleets there are."""
+    from fedasmu.listing import LISTINGS
+
+    rows = LISTINGS[what]()
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    view = Table(title=what, title_justify="left")
+    for column in rows[0]:
+        view.add_column(column, overflow="fold")
+    for row in rows:
+        view.add_row(*(", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in row.values()))
+    console.print(view)
+
+
+Directory = Annotated[Path | None, typer.Option("--dir", help="Look here before all other places.")]
+
+
+@data_app.command(epilog="[bold]Example[/bold]  fedasmu data where fashion-mnist")
+def where(name: str, directory: Directory = None) -> None:
+    """Show where a data set is looked for, and where it was found."""
+    from fedasmu import data
+
+    for place, found in data.where(name, directory):
+        console.print(f"{'[green]found[/green] ' if found else '[dim]-     [/dim]'} {place}", highlight=False)
+
+
+@data_app.command(epilog="[bold]Example[/bold]  fedasmu data prepare fashion-mnist")
+def prepare(name: str, directory: Directory = None) -> None:
+    """Make a data set ready: find it or download it, check it and decode it."""
+    from fedasmu import data
+
+    dataset = data.prepare(name, directory)
+    console.print(
+        f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples of shape "
+        f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes",
+        highlight=False,
+    )

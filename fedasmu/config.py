@@ -1,0 +1,273 @@
+"""The experiment as frozen settings: TOML in, unknown keys refused by name, a complete TOML out."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, ValidationError, model_validator
+
+from fedasmu.algorithms import Algorithm, FedAvg, Pace, named, settings
+from fedasmu.errors import UserError
+
+AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Network(Section):
+    """A model by name with its options, or a user's own as "package.module:factory"."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str = "lenet5"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Data(Section):
+    name: str = Field("fashion-mnist", description='a data set, or your own as "package.module:function"')
+    dir: AbsolutePath | None = Field(None, description="where its files are, before all other places")
+    download: bool = Field(True, description="fetch it from upstream if it is found nowhere")
+    fallback: Literal["embedded"] | None = Field(None, description="instead of downloading, use what is in the package")
+    split: Literal["dirichlet", "equal-dirichlet", "iid", "shards", "user"] = "dirichlet"
+    alpha: float = Field(0.5, gt=0, allow_inf_nan=False, description="of the Dirichlet splits: smaller is more skewed")
+    min_samples: int = Field(10, ge=1, description="the fewest examples a device may have (dirichlet)")
+    shards_per_device: int = Field(2, ge=1, description="how many runs of like labels a device gets (shards)")
+    held_out: float = Field(0.0, ge=0, lt=1, description="share of the training data to tune on instead of the test data")
+    per_device: int = Field(600, ge=1, description="examples on each device when timing_only")
+
+
+PRESETS_OF_FLEETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "base": ("100 devices, the slowest 5 times slower than the fastest", {}),
+    "het110": ("slowest/fastest = 110", {"slowest_over_fastest": 110.0, "spread": "log-uniform"}),
+    "het440": ("slowest/fastest = 440", {"slowest_over_fastest": 440.0, "spread": "log-uniform"}),
+    "bandwidth-50": ("links 50 times narrower", {"down_mbps": 2.0, "up_mbps": 0.4}),
+    "bandwidth-100": ("links 100 times narrower", {"down_mbps": 1.0, "up_mbps": 0.2}),
+    "devices-200": ("200 devices", {"devices": 200}),
+    "unreliable": ("online 70 % of the time, one task in 20 lost", {"availability": 0.7, "dropout": 0.05}),
+}
+
+
+class FleetSettings(Section):
+    preset: str | list[str] = Field("base", description="a named environment, or several that compose")
+    devices: int = Field(100, ge=1)
+    spread: Literal["uniform", "log-uniform"] = "uniform"
+    slowest_over_fastest: float = Field(5.0, ge=1, allow_inf_nan=False)
+    seconds_per_sample: float = Field(0.01, gt=0, allow_inf_nan=False, description="on the fastest device, one epoch")
+    down_mbps: float = Field(100.0, gt=0)
+    up_mbps: float = Field(20.0, gt=0)
+    link_spread: tuple[float, float] = Field((0.5, 2.0), description="a device's links are wider by a factor in this range")
+    latency: float = Field(0.05, ge=0, allow_inf_nan=False, description="seconds, one way")
+    jitter: float = Field(0.0, ge=0, lt=1, description="each task's training time varies by up to this share")
+    dropout: float = Field(0.0, ge=0, lt=1, description="chance that a task is never delivered")
+    availability: float = Field(1.0, gt=0, le=1, description="share of each cycle that a device is online")
+    cycle: float = Field(3600.0, gt=0, allow_inf_nan=False, description="seconds")
+    profiles: AbsolutePath | None = Field(None, description="a CSV or JSON of measured devices, instead of drawn ones")
+    trace: AbsolutePath | None = Field(None, description="a CSV of device,start,end: when each one is online")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_presets(cls, table: Any) -> Any:
+        if not isinstance(table, dict):
+            return table
+        names = table.get("preset", "base")
+        merged: dict[str, Any] = {}
+        for name in [names] if isinstance(names, str) else names:
+            if name not in PRESETS_OF_FLEETS:
+                raise ValueError(f"unknown fleet {name!r}; allowed: {', '.join(PRESETS_OF_FLEETS)}")
+            merged |= PRESETS_OF_FLEETS[name][1]
+        return merged | table
+
+    @model_validator(mode="after")
+    def _check_link_spread(self) -> FleetSettings:
+        if not 0 < self.link_spread[0] <= self.link_spread[1] < math.inf:
+            raise ValueError(f"link_spread = {list(self.link_spread)}: must be two numbers, 0 < low <= high")
+        return self
+
+
+PACINGS: dict[str, dict[str, Any]] = {
+    "text": {"period": 5.0, "count": 1},  # the paper's text: one idle device every 5 s
+    "table": {"period": 10.0, "count": 10},  # the paper's tables: m' = 10, a period of 10 s
+}
+
+
+class Pacing(Section):
+    preset: Literal["text", "table"] = "text"
+    period: float = Field(5.0, gt=0, allow_inf_nan=False, description="seconds between two triggers")
+    count: int = Field(1, ge=1, description="the most devices one trigger starts")
+    max_in_flight: int | float = Field(0.1, gt=0, description="a share of the fleet (0.1), or a number of devices (10)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, table: Any) -> Any:
+        return PACINGS.get(table.get("preset", "text"), {}) | table if isinstance(table, dict) else table
+
+    @model_validator(mode="after")
+    def _check_share(self) -> Pacing:
+        if isinstance(self.max_in_flight, float) and self.max_in_flight > 1:
+            raise ValueError(f"max_in_flight = {self.max_in_flight}: a share is at most 1.0; write a number without a point")
+        return self
+
+    def pace(self, devices: int) -> Pace:
+        limit = self.max_in_flight
+        return Pace(self.count, min(devices, max(1, round(limit * devices) if isinstance(limit, float) else limit)))
+
+
+class Local(Section):
+    epochs: int = Field(3, ge=1)
+    batch: int = Field(64, ge=1)
+    lr: float = Field(0.005, gt=0, allow_inf_nan=False)
+    decay: float = Field(0.99, gt=0, le=1, description="the learning rate is multiplied by this ...")
+    decay_every: int = Field(10, ge=1, description="... every so many uploads")
+    lr_floor: float = Field(1e-4, ge=0, description="and never falls below this")
+
+    def learning_rate(self, uploads: int) -> float:
+        return min(self.lr, max(self.lr * self.decay ** (uploads // self.decay_every), self.lr_floor))
+
+
+class Evaluation(Section):
+    every: int = Field(10, ge=1, description="uploads between two evaluations")
+    targets: list[Annotated[float, Field(gt=0, le=1)]] = Field([], description="accuracies to report the time to")
+
+
+class Stop(Section):
+    uploads: int = Field(5000, ge=1, description="received in all, whatever became of them")
+    time: float = Field(math.inf, gt=0, description="virtual seconds")
+
+
+class Config(Section):
+    name: str = Field("run", pattern=r"^[\w][\w.+-]*$", description="of the run directory")
+    seed: int = Field(0, ge=0)
+    model: Network = Network()
+    engine: Literal["auto", "native", "torch"] = "auto"
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?|mps)$", description="where PyTorch trains")
+    timing_only: bool = Field(False, description="simulate the order of events without training")
+    checkpoint_seconds: float = Field(30.0, gt=0, description="wall-clock time between two checkpoints")
+    data: Data = Data()
+    fleet: FleetSettings = FleetSettings()
+    pacing: Pacing = Pacing()
+    local: Local = Local()
+    algorithm: InstanceOf[Algorithm]
+    evaluate: Evaluation = Evaluation()
+    stop: Stop = Stop()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, table: Any) -> Any:
+        """`model = "lenet5"` is short for a table with that name."""
+        if isinstance(table, dict) and isinstance(table.get("model"), str):
+            return table | {"model": {"name": table["model"]}}
+        return table
+
+    def toml(self) -> str:
+        import tomli_w
+
+        table = self.model_dump(mode="json", exclude_none=True, exclude={"algorithm"})
+        table["algorithm"] = self.algorithm.model_dump(mode="json", exclude_none=True)
+        if math.isinf(self.stop.time):
+            del table["stop"]["time"]
+        return tomli_w.dumps(table)
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """A recipe from its file, with `key=value` overrides applied."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: the recipe cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    table.setdefault("name", path.stem)
+    return parse(override(table, overrides), source=str(path))
+
+
+def override(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Apply `section.key=value`. A new algorithm.name drops the settings of the method it replaces."""
+    for text in overrides:
+        dotted, equals, value = text.partition("=")
+        keys = dotted.strip().split(".")
+        if not equals or not all(keys):
+            raise UserError(f"--set {text}: write it as section.key=value, for instance --set local.lr=0.01")
+        parsed = _value(value.strip())
+        if keys == ["algorithm"]:
+            keys = ["algorithm", "name"]
+        if keys == ["algorithm", "name"] and table.get("algorithm", {}).get("name") != parsed:
+            table = table | {"algorithm": {}}
+        table = _put(table, keys, parsed, text)
+    return table
+
+
+def parse(table: Mapping[str, Any], source: str = "the settings") -> Config:
+    """Validate a whole table. Every mistake is listed, each with its key, its value and what is allowed."""
+    algorithm = table.get("algorithm", {})
+    if isinstance(algorithm, str):
+        algorithm = {"name": algorithm}
+    if not isinstance(algorithm, Mapping) or "name" not in algorithm:
+        raise UserError(f"{source}: algorithm.name is missing; see `fedasmu list methods`")
+    problems: list[str] = []
+    method: Algorithm | None = None
+    try:
+        method = settings(algorithm)
+    except ValidationError as error:
+        allowed = set(named(str(algorithm["name"])).model_fields)
+        problems += [_problem(entry, "algorithm.", allowed) for entry in error.errors()]
+    except ValueError as error:
+        problems.append(f"algorithm.name = {algorithm['name']!r}: {error}")
+    try:
+        # Where the method failed its own checks, any other stands in, so that the other sections are checked too.
+        config = Config.model_validate({**table, "algorithm": method or FedAvg()})
+    except ValidationError as error:
+        problems += [_problem(entry, "", _fields(entry["loc"])) for entry in error.errors()]
+    if problems:
+        raise UserError(f"{source}:\n" + "\n".join(f"  {problem}" for problem in problems))
+    return config
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(table: dict[str, Any], keys: list[str], value: Any, text: str) -> dict[str, Any]:
+    key, *rest = keys
+    if not rest:
+        return table | {key: value}
+    inner = table.get(key, {})
+    if key == "model" and isinstance(inner, str):
+        inner = {"name": inner}
+    if not isinstance(inner, dict):
+        raise UserError(f"--set {text}: {key} is not a section")
+    return table | {key: _put(inner, rest, value, text)}
+
+
+def _fields(location: tuple[int | str, ...]) -> set[str]:
+    """The keys allowed where an error occurred."""
+    section: Any = Config
+    for part in location[:-1]:
+        section = section.model_fields[part].annotation if isinstance(part, str) and part in section.model_fields else Section
+    return set(section.model_fields)
+
+
+def _problem(entry: Any, prefix: str, allowed: set[str]) -> str:
+    key = prefix + ".".join(str(part) for part in entry["loc"] if part not in ("int", "float"))
+    if entry["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key.rpartition(".")[2], allowed, n=1)
+        hint = f"did you mean {key.rpartition('.')[0] + '.' if '.' in key else ''}{near[0]}?" if near else ""
+        return f"{key}: unknown key; {hint or 'allowed: ' + ', '.join(sorted(allowed))}"
+    message = entry["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if entry["type"] == "value_error":
+        return f"{key}: {message}" if key else message
+    return f"{key} = {json.dumps(entry['input'], default=str)}: {message}"

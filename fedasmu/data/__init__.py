@@ -1,0 +1,109 @@
+"""Data sets by name, and how they are split over devices.
+
+`load` looks for the files of a data set on this machine, or downloads them when asked, and gives tensors. Importing
+this package is cheap: torch and numpy are imported when something is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from fedasmu.data.catalogue import DATASETS
+from fedasmu.data.description import Description, TextOptions
+from fedasmu.data.errors import DataError
+from fedasmu.data.places import EMBEDDED, Found, candidates, find, missing, not_found
+from fedasmu.data.progress import Progress
+
+if TYPE_CHECKING:
+    from fedasmu.data.examples import Dataset
+    from fedasmu.data.reading import Arrays, Reading
+
+__all__ = ["DATASETS", "DataError", "Description", "TextOptions", "describe", "load", "prepare", "where"]
+
+_FALLBACKS = {"embedded": "fashion-mnist-small"}
+
+
+class Reader(Protocol):
+    """A module that decodes the files of a data set."""
+
+    def read(self, reading: Reading) -> Arrays: ...
+
+
+def describe(name: str) -> Description:
+    for description in DATASETS:
+        if description.name == name:
+            return description
+    names = [description.name for description in DATASETS]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f", did you mean {near[0]}?" if near else "."
+    raise DataError(f"unknown data set {name!r}{hint} Known: {', '.join(names)}")
+
+
+def load(
+    name: str | Description,
+    directory: Path | None = None,
+    *,
+    download: bool = False,
+    fallback: str | None = None,
+    text: TextOptions | None = None,
+    progress: bool = True,
+) -> Dataset:
+    """Read a data set into tensors.
+
+    Its files are looked for in `directory`, in $FEDASMU_DATA, in the cache and in the system's data directories. Found
+    nowhere, they are downloaded when `download` is set; if not, `fallback = "embedded"` gives the part of Fashion-MNIST
+    that comes with the package, and `Dataset.name` tells which of them it is. Otherwise this is a `DataError`.
+    """
+    description = describe(name) if isinstance(name, str) else name
+    if fallback is not None and fallback not in _FALLBACKS:
+        raise DataError(f"fallback = {fallback!r} is not known; it may be {', '.join(_FALLBACKS)}")
+    bars = Progress(progress)
+    found = find(description, directory)
+    if found is None and download:
+        found = _download(description, directory, bars)
+    if found is None and fallback is not None:
+        description = describe(_FALLBACKS[fallback])
+        found = find(description, directory)
+    if found is None:
+        raise DataError(not_found(description, directory))
+    return _read(description, found, text or TextOptions(), bars)
+
+
+def prepare(name: str, directory: Path | None = None, *, text: TextOptions | None = None) -> Dataset:
+    """Download and decode now, so that a later `load` is quick and needs no network."""
+    return load(name, directory, download=True, text=text)
+
+
+def where(name: str, directory: Path | None = None) -> list[tuple[Path, bool]]:
+    """Each folder that `load` would look into, best first, and whether all the files are there."""
+    description = describe(name)
+    if description.embedded:
+        return [(EMBEDDED, True)]
+    layouts = [layout for alternatives in description.parts for layout in alternatives]
+    return [(folder, not missing(layout, folder)) for layout in layouts for folder in candidates(layout, directory)]
+
+
+def _download(description: Description, directory: Path | None, progress: Progress) -> tuple[Found, ...] | None:
+    from fedasmu.data.download import download
+
+    try:
+        download(description, directory, progress)
+    except DataError as error:
+        raise DataError(f"{error}\n{not_found(description, directory)}") from None
+    return find(description, directory)
+
+
+def _read(description: Description, found: tuple[Found, ...], text: TextOptions, progress: Progress) -> Dataset:
+    from fedasmu.data.cache import cached
+    from fedasmu.data.examples import dataset_of
+    from fedasmu.data.reading import Reading
+    from fedasmu.data.text import glove
+
+    reader = cast(Reader, importlib.import_module(f"fedasmu.data.{description.reader}"))
+    reading = Reading(description, found, text, progress)
+    arrays = cached(reader.read, reading) if description.cached else reader.read(reading)
+    vectors = glove(Path(text.glove), arrays.words) if description.text and text.glove is not None else None
+    return dataset_of(description, arrays, vectors)

@@ -1,0 +1,246 @@
+"""The data sets that can be loaded by name. Adding one is an entry here and, for a new format, a reader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedasmu.data.description import Description, Download, Layout
+
+_IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def _idx(folders: tuple[str, ...], address: str, *checksums: str) -> Layout:
+    downloads = (Download(f"{address}/{file}.gz", one) for file, one in zip(_IDX_FILES, checksums, strict=True))
+    return Layout("idx", folders, _IDX_FILES, tuple(downloads))
+
+
+FASHION_MNIST = Description(
+    name="fashion-mnist",
+    summary="clothing, 28x28 grey",
+    classes=10,
+    train=60_000,
+    test=10_000,
+    shape=(1, 28, 28),
+    reader="idx",
+    parts=(
+        (
+            _idx(
+                ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "fashion_mnist"),
+                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79",
+                "bb300cfdad3c16e7a12a480ee83cd310",
+            ),
+        ),
+    ),
+    mean=(0.2860,),
+    std=(0.3530,),
+    first_targets=(9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
+)
+
+FASHION_MNIST_SMALL = replace(
+    FASHION_MNIST,
+    name="fashion-mnist-small",
+    summary="a balanced sixth of Fashion-MNIST, comes with the package",
+    train=10_000,
+    test=2_000,
+    parts=((Layout("idx", (), _IDX_FILES),),),
+    embedded=True,
+)
+
+_MNIST_FILES = _idx(
+    ("mnist", "MNIST/raw", "MNIST"),
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+
+MNIST = Description(
+    name="mnist",
+    summary="handwritten digits, 28x28 grey",
+    classes=10,
+    train=60_000,
+    test=10_000,
+    shape=(1, 28, 28),
+    reader="idx",
+    parts=((_MNIST_FILES,),),
+    mean=(0.1307,),
+    std=(0.3081,),
+    first_targets=(5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
+)
+
+_QMNIST_FILES = Layout(
+    kind="idx",
+    folders=("qmnist", "QMNIST/raw", "QMNIST", "mnist", "MNIST/raw", "MNIST"),
+    files=("qmnist-train-labels-idx2-int",),
+    downloads=(
+        Download(
+            "https://raw.githubusercontent.com/facebookresearch/qmnist/master/qmnist-train-labels-idx2-int.gz",
+            "0058f8dd561b90ffdd0f734c6a30e5e4",
+        ),
+    ),
+)
+
+MNIST_WRITERS = replace(
+    MNIST,
+    name="mnist-writers",
+    summary="MNIST with the writer of each digit, from QMNIST",
+    parts=((_MNIST_FILES,), (_QMNIST_FILES,)),
+    natural_users=True,
+)
+
+_CIFAR_10_BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+
+CIFAR_10 = Description(
+    name="cifar-10",
+    summary="objects, 32x32 colour",
+    classes=10,
+    train=50_000,
+    test=10_000,
+    shape=(3, 32, 32),
+    reader="cifar",
+    parts=(
+        (
+            Layout(
+                kind="binary",
+                folders=("cifar-10-batches-bin",),
+                files=tuple(f"{batch}.bin" for batch in _CIFAR_10_BATCHES),
+                downloads=(
+                    Download(
+                        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"
+                    ),
+                ),
+            ),
+            Layout(kind="python", folders=("cifar-10-batches-py",), files=_CIFAR_10_BATCHES),
+        ),
+    ),
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+)
+
+CIFAR_100 = Description(
+    name="cifar-100",
+    summary="objects, 32x32 colour",
+    classes=100,
+    train=50_000,
+    test=10_000,
+    shape=(3, 32, 32),
+    reader="cifar",
+    parts=(
+        (
+            Layout(
+                kind="binary",
+                folders=("cifar-100-binary",),
+                files=("train.bin", "test.bin"),
+                downloads=(
+                    Download(
+                        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"
+                    ),
+                ),
+            ),
+            Layout(kind="python", folders=("cifar-100-python",), files=("train", "test")),
+        ),
+    ),
+    mean=(0.5071, 0.4865, 0.4409),
+    std=(0.2673, 0.2564, 0.2762),
+)
+
+TINY_IMAGENET = Description(
+    name="tiny-imagenet",
+    summary="objects, 64x64 colour",
+    classes=200,
+    train=100_000,
+    test=10_000,
+    shape=(3, 64, 64),
+    reader="tiny_imagenet",
+    parts=(
+        (
+            Layout(
+                kind="folders",
+                folders=("tiny-imagenet-200",),
+                files=("wnids.txt", "train", "val/images", "val/val_annotations.txt"),
+                downloads=(
+                    Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),
+                ),
+            ),
+        ),
+    ),
+    mean=(0.4802, 0.4481, 0.3975),
+    std=(0.2770, 0.2691, 0.2821),
+    cached=True,
+)
+
+IMDB = Description(
+    name="imdb",
+    summary="film reviews, for or against",
+    classes=2,
+    train=25_000,
+    test=25_000,
+    shape=(500,),
+    reader="imdb",
+    parts=(
+        (
+            Layout(
+                kind="folders",
+                folders=("aclImdb",),
+                files=("train/neg", "train/pos", "test/neg", "test/pos"),
+                downloads=(
+                    Download(
+                        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+                        "7c2ac02c03563afcf9b574c7e56c153a",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    cached=True,
+    text=True,
+)
+
+_HAR_SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+
+UCI_HAR = Description(
+    name="uci-har",
+    summary="movements of 30 people, 2.56 s of 9 phone sensors",
+    classes=6,
+    train=7_352,
+    test=2_947,
+    shape=(9, 128),
+    reader="har",
+    parts=(
+        (
+            Layout(
+                kind="text",
+                folders=("UCI HAR Dataset", "uci-har"),
+                files=tuple(
+                    f"{split}/{file}_{split}.txt"
+                    for split in ("train", "test")
+                    for file in (*(f"Inertial Signals/{signal}" for signal in _HAR_SIGNALS), "y", "subject")
+                ),
+                downloads=(
+                    Download(
+                        "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
+                        "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    cached=True,
+    natural_users=True,
+)
+
+DATASETS: tuple[Description, ...] = (
+    FASHION_MNIST,
+    FASHION_MNIST_SMALL,
+    MNIST,
+    MNIST_WRITERS,
+    CIFAR_10,
+    CIFAR_100,
+    TINY_IMAGENET,
+    IMDB,
+    UCI_HAR,
+)

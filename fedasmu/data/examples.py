@@ -1,0 +1,91 @@
+"""What a data set is once it is read: tensors, and how a batch of them becomes a network's input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedasmu.data.description import Description
+from fedasmu.data.reading import Array, Arrays
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and their classes. Images stay uint8 as long as possible: a batch is scaled when it is used.
+
+    A network sees `inputs * scale + shift`, channel by channel, when `scale` is given; otherwise the plain inputs.
+    """
+
+    inputs: Tensor  # (n, ...): uint8 images (n, channels, height, width), float32 features, or int64 tokens (n, length)
+    targets: Tensor  # (n,) int64
+    scale: Tensor | None = None  # (channels,) float32
+    shift: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, indices: Tensor | slice) -> tuple[Tensor, Tensor]:
+        inputs = self.inputs[indices]
+        if self.scale is not None and self.shift is not None:
+            channels = (-1,) + (1,) * (inputs.dim() - 2)
+            inputs = torch.addcmul(self.shift.view(channels), inputs, self.scale.view(channels))
+        return inputs, self.targets[indices]
+
+    def to(self, device: torch.device) -> Examples:
+        moved = (None if tensor is None else tensor.to(device) for tensor in (self.scale, self.shift))
+        return Examples(self.inputs.to(device), self.targets.to(device), *moved)
+
+    def subset(self, indices: Tensor) -> Examples:
+        return replace(self, inputs=self.inputs[indices], targets=self.targets[indices])
+
+    def to(self, device: torch.device) -> Examples:
+        """On another device; the same tensors, not copies, when they are there already."""
+        scale = None if self.scale is None else self.scale.to(device)
+        shift = None if self.shift is None else self.shift.to(device)
+        return Examples(self.inputs.to(device), self.targets.to(device), scale, shift)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    train: Examples
+    test: Examples
+    classes: int
+    users: Tensor | None = None  # (n,) the natural user of each training example, where the data set knows it
+    words: tuple[str, ...] = ()  # the vocabulary of a text data set: the word of each number
+    vectors: Tensor | None = None  # (words, width) float32, one row a word, where GloVe vectors were asked for
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.train.inputs.shape[1:])
+
+
+def normalisation(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Tensor | None, Tensor | None]:
+    """Scale and shift such that `pixel * scale + shift = (pixel / 255 - mean) / std`."""
+    if not mean:
+        return None, None
+    centre, spread = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
+    return (1 / (255 * spread)).float(), (-centre / spread).float()
+
+
+def dataset_of(description: Description, arrays: Arrays, vectors: Array | None = None) -> Dataset:
+    scale, shift = normalisation(description.mean, description.std)
+    return Dataset(
+        name=description.name,
+        train=Examples(_tensor(arrays.train_inputs), _tensor(arrays.train_targets), scale, shift),
+        test=Examples(_tensor(arrays.test_inputs), _tensor(arrays.test_targets), scale, shift),
+        classes=description.classes,
+        users=None if arrays.users is None else _tensor(arrays.users),
+        words=arrays.words,
+        vectors=None if vectors is None else _tensor(vectors),
+    )
+
+
+def _tensor(array: Array) -> Tensor:
+    if not array.flags.writeable:  # a tensor cannot say that it must not be written to
+        array = np.array(array)
+    return torch.from_numpy(array)

@@ -1,0 +1,348 @@
+"""An experiment: builds the objects from its settings, and runs them.
+
+    from fedasmu import Experiment
+    result = Experiment.from_toml("recipes/quickstart.toml").run()
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import fedasmu
+from fedasmu import checkpoint, failure
+from fedasmu import config as recipes
+from fedasmu.algorithms import Federation
+from fedasmu.config import Config
+from fedasmu.data.federated import FederatedData
+from fedasmu.environment import federated_data, fleet, network
+from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.protocol import Model, Workload
+from fedasmu.record import Record
+from fedasmu.result import Result
+from fedasmu.server import Server
+from fedasmu.simulation.pool import Inline, Job, Pool, Processes, timing_only
+from fedasmu.simulation.simulator import Simulator
+from fedasmu.training import Trainer
+from fedasmu.vector import Layout
+
+Workers = int | Literal["inline"]
+IN_PYTHON = "given-in-python"
+
+
+class Experiment:
+    """Settings, and optionally a model and data of your own, made ready to run."""
+
+    def __init__(
+        self,
+        settings: Config | Mapping[str, Any],
+        *,
+        model: Callable[[], nn.Module] | None = None,
+        data: FederatedData | None = None,
+    ) -> None:
+        config = settings if isinstance(settings, Config) else recipes.parse(settings)
+        if model is not None:
+            config = config.model_copy(update={"model": recipes.Network(name=IN_PYTHON)})
+        if data is not None:
+            named = config.data.model_copy(update={"name": IN_PYTHON})
+            config = config.model_copy(update={"data": named})
+        self.config, self._factory, self._given = config, model, data
+
+    @classmethod
+    def from_toml(cls, path: str | Path, overrides: Iterable[str] = (), **own: Any) -> Experiment:
+        return cls(recipes.load(Path(path), overrides), **own)
+
+    @classmethod
+    def of_run(cls, directory: str | Path, **own: Any) -> Experiment:
+        """The experiment that a run directory belongs to, for instance to resume it."""
+        path = Path(directory) / "config.toml"
+        if not path.is_file():
+            raise UserError(f"{directory}: nothing to resume there: it has no config.toml")
+        return cls(recipes.load(path), **own)
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        *,
+        workers: Workers = "inline",
+        resume: bool = False,
+        overwrite: bool = False,
+        observe: Callable[[Simulator], None] = lambda simulator: None,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> Result:
+        """Train to the end of the budget and leave everything in `out` (runs/<name> unless given)."""
+        directory = Path(out) if out is not None else Path("runs") / self.config.name
+        if workers != "inline" and workers < 1:
+            raise UserError(f"workers = {workers}: must be 1 or more, or inline")
+        if resume and (directory / "summary.json").exists():
+            say(f"{directory} is finished already")
+            return Result(directory)
+        with one_thread(), stop_request() as stopping:
+            build = self._build(say)
+            _prepare(directory, resume=resume, overwrite=overwrite)
+            (directory / "config.toml").write_text(build.config.toml())
+            build.fleet.write(directory / "fleet.csv")
+            pool = build.pool(workers, stopping.is_set, say)
+            record = Record(directory)
+            try:
+                simulator = build.simulator(pool, record, observe)
+                return _execute(build, simulator, directory, resume, workers, stopping, say)
+            finally:
+                pool.close()
+                record.close()
+
+    def repeat_failure(self, directory: str | Path) -> None:
+        """Perform, in this process, the computation that failed in this run."""
+        command, device, seed = failure.read(Path(directory))
+        with one_thread():
+            self._build(print).trainer().perform(command, device, seed)
+
+    def _build(self, say: Callable[[str], None]) -> Build:
+        if IN_PYTHON in (self.config.model.name, self.config.data.name):
+            if self.config.model.name == IN_PYTHON and self._factory is None:
+                raise UserError("this run's model was given in Python: resume it with Experiment.of_run(dir, model=...)")
+            if self.config.data.name == IN_PYTHON and self._given is None:
+                raise UserError("this run's data were given in Python: resume it with Experiment.of_run(dir, data=...)")
+        return Build(self.config, self._factory, self._given, say)
+
+
+class Build:
+    """The objects of one run. Everything that can be wrong with the settings shows here, before any training."""
+
+    def __init__(
+        self,
+        config: Config,
+        factory: Callable[[], nn.Module] | None,
+        data: FederatedData | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.data = None if config.timing_only else data or federated_data(config, say)
+        if self.data is not None and len(self.data.shards) != config.fleet.devices:
+            sized = config.fleet.model_copy(update={"devices": len(self.data.shards)})
+            config = config.model_copy(update={"fleet": sized})
+        self.config = config
+        self.fleet = fleet(config.fleet, config.seed)
+        shape, classes = (self.data.shape, self.data.classes) if self.data else ((1, 28, 28), 10)
+        self.module = network(config.model, factory, shape, classes, config.seed)
+        self.layout = Layout.of(self.module)
+        self.initial = self.layout.read(self.module)
+        if self.data is not None:
+            _check_forward(self.module, self.data)
+
+    def trainer(self) -> Trainer:
+        assert self.data is not None
+        local = self.config.local
+        return Trainer(self.module, self.layout, self.data, local.batch, local.epochs, self.config.device)
+
+    def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
+        if self.config.timing_only:
+            return Inline(timing_only)
+        trainer = self.trainer()
+        if workers == "inline":
+            return Inline(trainer.perform)
+
+        def waiting(job: Job, seconds: float) -> None:
+            say(f"still waiting for device {job.device} (task {job.task}) after {seconds:.0f} s")
+
+        return Processes(trainer.perform, workers, self.layout.bytes, stopping, waiting)
+
+    def simulator(self, pool: Pool, record: Record, observe: Callable[[Simulator], None]) -> Simulator:
+        config, local = self.config, self.config.local
+        pace = config.pacing.pace(len(self.fleet))
+        federation = Federation(config.seed, self._examples(), self.layout.size, self.layout.trainable, pace.limit)
+        vector = torch.zeros(1) if config.timing_only else self.initial
+        server = Server(
+            Model(0, vector),
+            config.algorithm.schedule(pace),
+            config.algorithm.aggregator(federation),
+            len(self.fleet),
+            config.seed,
+            local.learning_rate,
+            config.algorithm.max_staleness,
+        )
+        examples = federation.examples
+        return Simulator(
+            server=server,
+            learner=config.algorithm.learner(),
+            fleet=self.fleet,
+            pool=pool,
+            record=record,
+            workload=lambda device: Workload(examples[device], local.batch, local.epochs),
+            seed=config.seed,
+            period=config.pacing.period,
+            model_bytes=self.layout.bytes,
+            max_uploads=config.stop.uploads,
+            max_time=config.stop.time,
+            evaluate_every=config.evaluate.every,
+            observe=observe,
+        )
+
+    def _examples(self) -> list[int]:
+        if self.data is None:
+            return [self.config.data.per_device] * len(self.fleet)
+        return [len(shard) for shard in self.data.shards]
+
+
+def _execute(
+    build: Build,
+    simulator: Simulator,
+    directory: Path,
+    resume: bool,
+    workers: Workers,
+    stopping: threading.Event,
+    say: Callable[[str], None],
+) -> Result:
+    state = checkpoint.load(directory / "checkpoint", say) if resume else None
+    before = 0.0 if state is None else state["wall"]
+    began = saved = time.monotonic()
+
+    def save() -> None:
+        wall = before + time.monotonic() - began
+        checkpoint.save({**simulator.state(), "wall": wall}, directory / "checkpoint", simulator.server.counters.received)
+
+    try:
+        if state is None:
+            simulator.record.restart()
+            simulator.begin()
+        else:
+            simulator.restore(state)
+        while not simulator.finished and not stopping.is_set():
+            simulator.step()
+            if time.monotonic() - saved > build.config.checkpoint_seconds:
+                save()
+                saved = time.monotonic()
+        if stopping.is_set():
+            raise Interrupted
+        simulator.finish()
+    except Interrupted:
+        stopping.clear()  # so that the checkpoint may wait for an evaluation under way
+        save()
+        raise Interrupted(directory) from None
+    except DeviceError as error:
+        if error.job.device >= 0:
+            failure.save(error.job.command, error.job.device, error.job.seed, directory)
+        raise
+    _conclude(build, simulator, directory, workers, before + time.monotonic() - began)
+    return Result(directory)
+
+
+def _conclude(build: Build, simulator: Simulator, directory: Path, workers: Workers, wall: float) -> None:
+    """Write the model and the summary; a finished run needs no checkpoint any more."""
+    if not build.config.timing_only:
+        save_file(build.layout.tensors(simulator.server.model.vector), directory / "model.safetensors")
+    simulator.record.close()
+    result, counters = Result(directory), simulator.server.counters
+    summary = {
+        "method": build.config.algorithm.name,
+        "data": build.data.name if build.data else "none",
+        "seed": build.config.seed,
+        "accuracy": result.accuracy,
+        "best_accuracy": result.best_accuracy,
+        "time_to": {str(target): result.time_to(target) for target in build.config.evaluate.targets},
+        "virtual_seconds": simulator.clock.now,
+        "version": simulator.server.model.version,
+        "uploads": counters.received,
+        "stale": counters.stale,
+        "refused": counters.refused,
+        "lost": counters.lost,
+        "mean_staleness": simulator.mean_staleness,
+        "bytes_down": simulator.tally.bytes_down,
+        "bytes_up": simulator.tally.bytes_up,
+        "wall_seconds": round(wall, 3),
+        "workers": workers,
+        **surroundings(),
+    }
+    (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    shutil.rmtree(directory / "checkpoint", ignore_errors=True)
+
+
+def surroundings() -> dict[str, str]:
+    """What a number depends on besides the recipe: the code and the machine."""
+    git = ["git", "-C", str(Path(fedasmu.__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = "unknown"
+    machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {"fedasmu": fedasmu.__version__, "commit": commit, "torch": torch.__version__, "machine": machine}
+
+
+def _prepare(directory: Path, *, resume: bool, overwrite: bool) -> None:
+    try:
+        if resume:
+            return
+        if directory.exists() and any(directory.iterdir()):
+            if not overwrite:
+                raise UserError(
+                    f"out = {directory}: there is something already; "
+                    "choose another with --out, go on with --resume, or replace it with --overwrite"
+                )
+            if not (directory / "config.toml").exists():
+                raise UserError(f"out = {directory}: not a run directory, so --overwrite will not remove it")
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / ".writable").touch()
+        (directory / ".writable").unlink()
+    except OSError as error:
+        raise UserError(f"out = {directory}: cannot be written: {error.strerror}") from None
+
+
+def _check_forward(module: nn.Module, data: FederatedData) -> None:
+    """One forward pass, so that a model that does not fit its data is refused before anything starts."""
+    probe = replace(data.test).batch(torch.arange(min(2, len(data.test))))[0]
+    module.eval()
+    try:
+        with torch.no_grad():
+            logits = module(probe)
+    except Exception as error:
+        raise UserError(f"the model cannot take inputs of shape {data.shape}: {error}") from error
+    if logits.dim() != 2 or logits.shape[1] < data.classes:
+        raise UserError(f"the model gives {tuple(logits.shape[1:])} outputs, but the data have {data.classes} classes")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread a process, in this one too, so that the bits do not depend on where a computation runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def stop_request() -> Iterator[threading.Event]:
+    """An event that Ctrl-C (or SIGTERM) sets. A second one ends the process at once."""
+    stopping = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping
+        return
+
+    def request(number: int, frame: Any) -> None:
+        stopping.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, request)
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,263 @@
+// A training engine for small networks on one processor core: see docs/explanation/engine.md.
+// The interface is plain C. The caller (fedasmu/native) checks every argument; nothing is checked here.
+#include <cmath>
+
+#include "layers.h"
+
+namespace {
+
+// The examples of a data set, as they lie in memory.
+struct Data {
+  const void* inputs;
+  const float *scale, *shift;  // one a channel
+  const Index* targets;
+  Index floats;  // the inputs are float, not uint8
+};
+
+struct Batch {
+  const Index* indices;  // null: begin, begin + 1, ...
+  Index begin, size;
+  Index operator[](Index i) const { return indices ? indices[begin + i] : begin + i; }
+};
+
+struct Score {
+  double loss = 0;  // a sum over samples
+  Index correct = 0;
+};
+
+// What one step of SGD subtracts: lr * mask * (gradient + pull * (w - anchor)).
+struct Step {
+  double lr, pull;
+  const float* anchor;
+  const float* mask;
+};
+
+// The activations of one block of L samples, and how it runs through the layers.
+template <int L> class Block {
+ public:
+  explicit Block(const std::vector<Layer>& layers) : layers_(layers), scratch_(scratch_size(layers)) {
+    values_.emplace_back(layers.front().in.size() * L);
+    deltas_.emplace_back(Index{0});  // no one asks for the gradient of the data
+    for (const Layer& l : layers) {
+      values_.emplace_back(l.out.size() * L);
+      deltas_.emplace_back(l.out.size() * L);
+      choices_.emplace_back(l.kind == Kind::kMaximum ? l.out.size() * L : 0);
+    }
+  }
+
+  // Lanes past the end of the batch repeat its last sample; their loss has weight 0.
+  void read(const Data& data, const Batch& batch, Index first) {
+    if (data.floats)
+      read_as(static_cast<const float*>(data.inputs), data, batch, first);
+    else
+      read_as(static_cast<const std::uint8_t*>(data.inputs), data, batch, first);
+  }
+
+  void forward(const float* vector, const float* packed, bool training) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const Layer& l = layers_[i];
+      const float *x = values_[i].data(), *w = packed + l.packed;
+      float* y = values_[i + 1].data();
+      switch (l.kind) {
+        case Kind::kConvolution: convolve<L>(l, w, bias_of(l, vector), x, y); break;
+        case Kind::kLinear: linear<L>(l, w, bias_of(l, vector), x, y); break;
+        case Kind::kMaximum: maximum<L>(l, x, y, training ? choice(i) : nullptr); break;
+        case Kind::kFlatten: flatten<L>(l.in, x, y, false); break;
+      }
+    }
+  }
+
+  // Cross-entropy, and its gradient divided by the size of the batch.
+  void score(const Data& data, const Batch& batch, Index first, Score& total) {
+    const Index classes = layers_.back().out.channels, live = std::min<Index>(L, batch.size - first);
+    const float* z = values_.back().data();
+    float* d = deltas_.back().data();
+    for (Index s = 0; s < L; ++s) {
+      Index best = 0;
+      for (Index c = 1; c < classes; ++c)
+        if (z[c * L + s] > z[best * L + s]) best = c;
+      const float peak = z[best * L + s];
+      float all = 0;
+      for (Index c = 0; c < classes; ++c) all += d[c * L + s] = std::exp(z[c * L + s] - peak);
+      const Index target = data.targets[batch[first + std::min(s, live - 1)]];
+      const float weight = s < live ? 1.0f / static_cast<float>(batch.size) : 0.0f;
+      for (Index c = 0; c < classes; ++c) d[c * L + s] = (d[c * L + s] / all - (c == target ? 1.0f : 0.0f)) * weight;
+      if (s >= live) continue;
+      total.loss += std::log(all) - (z[target * L + s] - peak);
+      total.correct += best == target;
+    }
+  }
+
+  // Adds to the gradient. Nothing before the first layer that learns needs any.
+  void backward(const float* vector, const float* packed, float* gradient) {
+    std::size_t first = 0;
+    while (!layers_[first].learns()) ++first;
+    for (std::size_t i = layers_.size(); i-- > first;) {
+      const Layer& l = layers_[i];
+      const float* x = values_[i].data();
+      float *d = deltas_[i + 1].data(), *dx = deltas_[i].data(), *scratch = scratch_.data();
+      if (l.learns()) settle<L>(l, values_[i + 1].data(), d, scratch, gradient);
+      if (l.kind == Kind::kConvolution) convolve_weights<L>(l, d, x, gradient + l.weight);
+      if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
+      if (i == first) break;
+      switch (l.kind) {
+        case Kind::kConvolution: convolve_back<L>(l, packed + l.packed + l.weights(), d, dx); break;
+        case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx); break;
+        case Kind::kMaximum: maximum_back<L>(l, choice(i), d, dx); break;
+        case Kind::kFlatten: flatten<L>(l.in, d, dx, true); break;
+      }
+    }
+  }
+
+ private:
+  static Index scratch_size(const std::vector<Layer>& layers) {
+    Index most = 0;
+    for (const Layer& l : layers) most = std::max({most, linear_scratch(l, L), l.out.channels * L, l.in.width * L});
+    return most;
+  }
+
+  std::int32_t* choice(std::size_t i) { return reinterpret_cast<std::int32_t*>(choices_[i].data()); }
+
+  // An image row at a time: first the samples side by side, then the arithmetic, which so vectorises.
+  template <class Number> void read_as(const Number* inputs, const Data& data, const Batch& batch, Index first) {
+    const Map& map = layers_.front().in;
+    const Index area = map.height * map.width, live = std::min<Index>(L, batch.size - first);
+    const Number* sample[L];
+    for (Index s = 0; s < L; ++s) sample[s] = inputs + batch[first + std::min(s, live - 1)] * map.channels * area;
+    Number* line = reinterpret_cast<Number*>(scratch_.data());
+    for (Index c = 0; c < map.channels; ++c)
+      for (Index y = 0; y < map.height; ++y) {
+        for (Index s = 0; s < L; ++s)
+          for (Index x = 0; x < map.width; ++x) line[x * L + s] = sample[s][c * area + y * map.width + x];
+        float* to = values_.front().data() + (map.at(y, 0) + c) * L;
+        for (Index x = 0; x < map.width; ++x)
+          for (Index s = 0; s < L; ++s)
+            to[x * map.channels * L + s] = static_cast<float>(line[x * L + s]) * data.scale[c] + data.shift[c];
+      }
+  }
+
+  const std::vector<Layer>& layers_;
+  Buffer scratch_;
+  std::vector<Buffer> values_, deltas_, choices_;
+};
+
+class Engine {
+ public:
+  Engine(std::vector<Layer> layers, Index size)
+      : layers_(std::move(layers)), wide_(layers_), narrow_(layers_), packed_(place(layers_)), gradient_(size), size_(size) {}
+
+  Score measure(const float* vector, const Data& data, const Batch& batch, bool training) {
+    Score total;
+    for (const Layer& l : layers_) pack(l, vector, packed_.data());
+    for (Index first = 0; first < batch.size;) {
+      if (batch.size - first > 8)
+        run(wide_, vector, data, batch, first, training, total), first += 16;
+      else
+        run(narrow_, vector, data, batch, first, training, total), first += 8;
+    }
+    return total;
+  }
+
+  double train(float* vector, Index trainable, const Data& data, const Batch& batch, const Step& step) {
+    const Score score = measure(vector, data, batch, true);
+    descend(vector, trainable, step);
+    return score.loss / static_cast<double>(batch.size);
+  }
+
+  // Hands out the gradient and forgets it.
+  void take_gradient(float* to, Index trainable) {
+    std::copy_n(gradient_.data(), trainable, to);
+    std::fill_n(gradient_.data(), size_, 0.0f);
+  }
+
+ private:
+  static Index place(std::vector<Layer>& layers) {
+    Index total = 0;
+    for (Layer& l : layers) l.packed = total, total += l.packed_size();
+    return total;
+  }
+
+  template <int L>
+  void run(Block<L>& block, const float* vector, const Data& data, const Batch& batch, Index first, bool training, Score& total) {
+    block.read(data, batch, first);
+    block.forward(vector, packed_.data(), training);
+    block.score(data, batch, first, total);
+    if (training) block.backward(vector, packed_.data(), gradient_.data());
+  }
+
+  void descend(float* vector, Index trainable, const Step& step) {
+    const float lr = static_cast<float>(step.lr), pull = static_cast<float>(step.pull);
+    float* gradient = gradient_.data();
+    for (Index i = 0; i < trainable; ++i) {
+      float change = gradient[i];
+      if (step.anchor) change += pull * (vector[i] - step.anchor[i]);
+      if (step.mask) change *= step.mask[i];
+      vector[i] -= lr * change;
+    }
+    std::fill_n(gradient, size_, 0.0f);
+  }
+
+  std::vector<Layer> layers_;
+  Block<16> wide_;
+  Block<8> narrow_;
+  Buffer packed_, gradient_;
+  Index size_;
+};
+
+}  // namespace
+
+extern "C" {
+
+// The best instruction set of this processor: 0 none in particular, 1 AVX2, 2 AVX-512.
+int engine_level() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq"))
+    return 2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+  return 0;
+}
+
+// A layer is 16 numbers: kind, the input's channels, height, width, the output's, kernel y x, stride y x, padding y x,
+// the offsets of weight and bias, and whether a ReLU follows.
+void* engine_new(const Index* numbers, Index count, Index size) {
+  try {
+    std::vector<Layer> layers;
+    for (const Index* n = numbers; count-- > 0; n += 16) {
+      Layer l{static_cast<Kind>(n[0]), {n[1], n[2], n[3], n[11], n[12]}, {n[4], n[5], n[6]}, n[7], n[8], n[9], n[10], n[13], n[14], n[15] != 0};
+      if (!layers.empty()) layers.back().out = l.in;  // the ring of zeros that the next layer wants
+      layers.push_back(l);
+    }
+    return new Engine(std::move(layers), size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void engine_free(void* engine) { delete static_cast<Engine*>(engine); }
+
+double engine_train(void* engine, float* vector, Index trainable, const Data* data, const Index* indices,
+                    const Index* sizes, Index batches, const Step* step) {
+  double loss = 0;
+  for (Index b = 0; b < batches; indices += sizes[b++])
+    loss += static_cast<Engine*>(engine)->train(vector, trainable, *data, {indices, 0, sizes[b]}, *step);
+  return loss;
+}
+
+double engine_gradient(void* engine, const float* vector, Index trainable, const Data* data, const Index* indices,
+                       Index count, float* gradient) {
+  Engine& e = *static_cast<Engine*>(engine);
+  const Score score = e.measure(vector, *data, {indices, 0, count}, true);
+  e.take_gradient(gradient, trainable);
+  return score.loss;
+}
+
+double engine_evaluate(void* engine, const float* vector, const Data* data, const Index* indices, Index count, Index* correct) {
+  const Score score = static_cast<Engine*>(engine)->measure(vector, *data, {indices, 0, count}, false);
+  *correct = score.correct;
+  return score.loss;
+}
+
+}  // extern "C"

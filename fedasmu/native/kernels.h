@@ -1,0 +1,185 @@
+// The arithmetic of the engine. A block is 8 or 16 samples, and the sample is the innermost dimension of every array:
+// one activation of a block is `Lanes`, a vector register or a few. So each loop below vectorises over samples, whatever
+// the number of channels, and needs no shuffles. Two kernels do nearly all the work: `sweep` and `correlate`.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace {
+
+using Index = std::int64_t;
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16, kAccumulators = 16, kTileRows = 4, kTileColumns = 6;
+#elif defined(__AVX__)
+constexpr int kWidth = 8, kAccumulators = 12, kTileRows = 2, kTileColumns = 6;
+#elif defined(__aarch64__)
+constexpr int kWidth = 4, kAccumulators = 24, kTileRows = 4, kTileColumns = 6;
+#else
+constexpr int kWidth = 4, kAccumulators = 12, kTileRows = 2, kTileColumns = 6;
+#endif
+
+template <int Width> struct Simd;
+template <> struct Simd<4> {
+  typedef float Floats __attribute__((vector_size(16)));
+  typedef std::int32_t Ints __attribute__((vector_size(16)));
+};
+template <> struct Simd<8> {
+  typedef float Floats __attribute__((vector_size(32)));
+  typedef std::int32_t Ints __attribute__((vector_size(32)));
+};
+template <> struct Simd<16> {
+  typedef float Floats __attribute__((vector_size(64)));
+  typedef std::int32_t Ints __attribute__((vector_size(64)));
+};
+
+template <class Vector> inline Vector load(const void* from) {
+  Vector v;
+  std::memcpy(&v, from, sizeof v);  // no alignment is assumed anywhere: parameters start where they start
+  return v;
+}
+template <class Vector> inline void store(void* to, Vector v) { std::memcpy(to, &v, sizeof v); }
+
+// One number of each of a block's L samples.
+template <int L> struct Lanes {
+  static constexpr int width = std::min(L, kWidth), parts = L / width, most = kAccumulators / parts;
+  using Floats = typename Simd<width>::Floats;
+  using Ints = typename Simd<width>::Ints;
+};
+
+template <class Floats> inline float sum(Floats v) {
+  constexpr int width = sizeof(Floats) / sizeof(float);
+  if constexpr (width == 4) {
+    return (v[0] + v[2]) + (v[1] + v[3]);
+  } else {
+    using Half = typename Simd<width / 2>::Floats;
+    float both[width];
+    store(both, v);
+    return sum<Half>(load<Half>(both) + load<Half>(both + width / 2));
+  }
+}
+
+// y[p][n] = start[n] + sum over r, k of w[r][k][n] * x[p][r][k]: convolution, linear layer, and the gradients of their
+// inputs are all this sum, with other strides. Strides are in floats; x and y point at the first sample of a block.
+struct Sweep {
+  Index pixels, rows, run;
+  Index x_pixel, x_row, x_step;
+  Index w_step;
+  Index y_pixel, y_step;
+  bool add;   // to what y holds, instead of replacing it
+  bool relu;
+};
+
+template <int L, int N> void sweep(const Sweep& s, const float* x, const float* w, const float* start, float* y) {
+  using Floats = typename Lanes<L>::Floats;
+  constexpr int parts = Lanes<L>::parts, width = Lanes<L>::width;
+  for (Index p = 0; p < s.pixels; ++p, x += s.x_pixel, y += s.y_pixel) {
+    Floats total[N][parts];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n)
+#pragma GCC unroll 4
+      for (int i = 0; i < parts; ++i) total[n][i] = Floats{} + (start ? start[n] : 0.0f);
+    const float* weight = w;
+    for (Index r = 0; r < s.rows; ++r) {
+      const float* row = x + r * s.x_row;
+      for (Index k = 0; k < s.run; ++k, row += s.x_step, weight += s.w_step) {
+        Floats value[parts];
+#pragma GCC unroll 4
+        for (int i = 0; i < parts; ++i) value[i] = load<Floats>(row + i * width);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n)
+#pragma GCC unroll 4
+          for (int i = 0; i < parts; ++i) total[n][i] += weight[n] * value[i];
+      }
+    }
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n)
+#pragma GCC unroll 4
+      for (int i = 0; i < parts; ++i) {
+        float* to = y + n * s.y_step + i * width;
+        Floats v = total[n][i];
+        if (s.add) v += load<Floats>(to);
+        if (s.relu) v = Floats{} > v ? Floats{} : v;  // NaN stays NaN: a diverged model must show
+        store(to, v);
+      }
+  }
+}
+
+// g[o][j] = sum over rows, pixels and samples of d[o] * x[j]: the gradient of a convolution's weights.
+struct Correlation {
+  Index rows, pixels;
+  Index d_row, d_pixel;
+  Index x_row, x_pixel;
+};
+
+template <int L, int O, int J> void correlate(const Correlation& c, const float* d, const float* x, float* g) {
+  using Floats = typename Lanes<L>::Floats;
+  constexpr int parts = Lanes<L>::parts, width = Lanes<L>::width;
+  Floats total[O][J] = {};
+  for (Index r = 0; r < c.rows; ++r) {
+    const float *delta = d + r * c.d_row, *value = x + r * c.x_row;
+    for (Index p = 0; p < c.pixels; ++p, delta += c.d_pixel, value += c.x_pixel)
+#pragma GCC unroll 4
+      for (int i = 0; i < parts; ++i) {
+        Floats v[J];
+#pragma GCC unroll 6
+        for (int j = 0; j < J; ++j) v[j] = load<Floats>(value + j * L + i * width);
+#pragma GCC unroll 4
+        for (int o = 0; o < O; ++o) {
+          Floats e = load<Floats>(delta + o * L + i * width);
+#pragma GCC unroll 6
+          for (int j = 0; j < J; ++j) total[o][j] += e * v[j];
+        }
+      }
+  }
+  alignas(64) float sums[O * J * width];
+#pragma GCC unroll 4
+  for (int o = 0; o < O; ++o)
+#pragma GCC unroll 6
+    for (int j = 0; j < J; ++j) store(sums + (o * J + j) * width, total[o][j]);
+  for (int t = 0; t < O * J; ++t) g[t] = sum(load<Floats>(sums + t * width));
+}
+
+// The kernels above, compiled for every size of tile.
+template <int L> struct Kernels {
+  using SweepOf = void (*)(const Sweep&, const float*, const float*, const float*, float*);
+  using CorrelateOf = void (*)(const Correlation&, const float*, const float*, float*);
+
+  static SweepOf sweep_of(Index outputs) {
+    static constexpr auto table = sweeps(std::make_integer_sequence<int, Lanes<L>::most>{});
+    return table[outputs - 1];
+  }
+  static CorrelateOf correlate_of(Index rows, Index columns) {
+    static constexpr auto table = correlations(std::make_integer_sequence<int, kTileRows * kTileColumns>{});
+    return table[(rows - 1) * kTileColumns + columns - 1];
+  }
+
+ private:
+  template <int... N> static constexpr auto sweeps(std::integer_sequence<int, N...>) {
+    return std::array<SweepOf, sizeof...(N)>{sweep<L, N + 1>...};
+  }
+  template <int... T> static constexpr auto correlations(std::integer_sequence<int, T...>) {
+    return std::array<CorrelateOf, sizeof...(T)>{correlate<L, T / kTileColumns + 1, T % kTileColumns + 1>...};
+  }
+};
+
+// Cuts `total` into the fewest tiles of at most `most`, as equal as can be: a tile of one would waste the pipeline.
+template <class Body> void for_tiles(Index total, Index most, Body body) {
+  const Index tiles = (total + most - 1) / most;
+  for (Index t = 0; t < tiles; ++t) {
+    const Index begin = t * total / tiles, end = (t + 1) * total / tiles;
+    body(begin, end - begin);
+  }
+}
+
+template <int L> void sweep_all(const Sweep& s, Index outputs, const float* x, const float* w, const float* start, float* y) {
+  for_tiles(outputs, Lanes<L>::most, [&](Index n, Index count) {
+    Kernels<L>::sweep_of(count)(s, x, w + n, start ? start + n : nullptr, y + n * s.y_step);
+  });
+}
+
+}  // namespace

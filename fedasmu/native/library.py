@@ -1,0 +1,59 @@
+"""The compiled engine: which of its variants this processor runs, and its C interface."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+VARIANTS = ("base", "avx2", "avx512")  # the same source, compiled for other instruction sets: setup.py
+
+_number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
+
+
+class Data(ctypes.Structure):
+    """Examples, as engine.cpp reads them."""
+
+    _fields_ = [(name, _pointer) for name in ("inputs", "scale", "shift", "targets")] + [("floats", _number)]  # noqa: RUF012
+
+
+class Step(ctypes.Structure):
+    """What one step of SGD subtracts: lr * mask * (gradient + pull * (w - anchor))."""
+
+    _fields_ = [("lr", _real), ("pull", _real), ("anchor", _pointer), ("mask", _pointer)]  # noqa: RUF012
+
+
+_SIGNATURES = {
+    "engine_new": (_pointer, [_pointer, _number, _number]),
+    "engine_free": (None, [_pointer]),
+    "engine_train": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _pointer, _number, _pointer]),
+    "engine_gradient": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _number, _pointer]),
+    "engine_evaluate": (_real, [_pointer, _pointer, _pointer, _pointer, _number, _pointer]),
+}
+
+
+@cache
+def load(variant: str) -> ctypes.CDLL:
+    """One variant of the engine; OSError if it was not built or does not load."""
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_engine_{variant}{suffix}")
+        if path.exists():
+            library = ctypes.CDLL(str(path))
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+            return library
+    raise OSError("the native library was not built: no C++ compiler was found when fedasmu was installed")
+
+
+@cache
+def best() -> ctypes.CDLL:
+    """The fastest variant that this processor runs and that was built."""
+    base = load("base")
+    for variant in reversed(VARIANTS[1 : base.engine_level() + 1]):
+        try:
+            return load(variant)
+        except OSError:
+            continue
+    return base

@@ -1,0 +1,58 @@
+"""What a run shows while it goes on: a live bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from fedasmu.simulation.simulator import Simulator
+
+QUIET_INTERVAL = 10.0  # seconds between two lines where there is no terminal
+
+
+class Live:
+    """Follows one run. Hand `observe` to `Experiment.run`."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.console, self.total = console, total
+        self._said = time.monotonic()
+        self._bar = Progress(
+            TextColumn("uploads"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}", style="cyan"),
+            TimeElapsedColumn(),
+            TextColumn("left", style="dim"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=total, status="starting")
+
+    @contextmanager
+    def shown(self) -> Iterator[Live]:
+        with self._bar:
+            yield self
+
+    def say(self, message: str) -> None:
+        self.console.print(message, style="yellow", highlight=False)
+
+    def observe(self, simulator: Simulator) -> None:
+        received, now = simulator.server.counters.received, time.monotonic()
+        accuracy = f"accuracy {simulator.latest['accuracy']:.3f}" if simulator.latest else "accuracy ..."
+        status = (
+            f"t = {simulator.clock.now:,.0f} s  version {simulator.server.model.version}  {accuracy}"
+            f"  staleness {simulator.mean_staleness:.1f}"
+        )
+        if self.console.is_terminal:
+            self._bar.update(self._task, completed=received, status=status)
+        elif now - self._said > QUIET_INTERVAL:
+            self._said = now
+            self.console.print(f"{received}/{self.total} uploads  {status}", highlight=False)

@@ -1,0 +1,150 @@
+"""The vocabulary of server and devices.
+
+A device's work is a *session*: a generator that yields commands (`Train`, `Probe`, `Fetch`) and is sent their results.
+Whoever drives it supplies the results: the virtual clock in a simulation, the network on a real device. The session
+itself therefore knows no clock, no process and no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+Memory = dict[str, Any]
+"""What a device remembers from one task to the next: numbers, strings, lists, dicts and tensors."""
+
+Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""A loss of its own: (network, inputs, targets) -> scalar. Without one, training minimises cross-entropy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A version of the global model. Its vector is never written to."""
+
+    version: int
+    vector: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Server -> device: train this model."""
+
+    id: int
+    device: int
+    model: Model
+    lr: float
+    note: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How much there is to do for one task on one device."""
+
+    examples: int
+    batch: int
+    epochs: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.examples // self.batch)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    def samples(self, steps: range) -> int:
+        """How many examples these SGD steps see: the last batch of an epoch may be a partial one."""
+        missing = self.steps_per_epoch * self.batch - self.examples
+        partial = steps.stop // self.steps_per_epoch - steps.start // self.steps_per_epoch
+        return len(steps) * self.batch - partial * missing
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """SGD from `vector` over these steps of the task. Answered by `Trained`.
+
+    A task's steps are numbered through all its epochs, and the batch of a step depends on the task alone: a training cut
+    in two gives the same bits as one in a piece. Each step is w -= lr * mask * (gradient + pull * (w - anchor)).
+    """
+
+    vector: Tensor
+    steps: range
+    lr: float
+    pull: float = 0.0
+    anchor: Tensor | None = None  # None: the vector that this training starts from
+    mask: Tensor | None = None
+    objective: Objective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    vector: Tensor
+    loss: float  # mean over the steps
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The loss, and if wanted its gradient, at `vector` on the mini-batch of one step. Answered by `Probed`."""
+
+    vector: Tensor
+    step: int
+    gradient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    loss: float
+    gradient: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Ask the server for a model newer than the task's. Answered by a `Model`, or None when there is nothing newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Loss and accuracy of `vector` on the evaluation examples. Answered by `Evaluated`."""
+
+    vector: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Device -> server: the outcome of a task. Tensors in the note are sent along and cost bytes."""
+
+    vector: Tensor
+    examples: int
+    loss: float = 0.0
+    note: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        tensors = [self.vector, *(value for value in self.note.values() if isinstance(value, Tensor))]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A report as the server's ledger knows it: versions and staleness are the server's own, never the device's."""
+
+    task: int
+    device: int
+    base: Model  # what the device was sent
+    fresh: Model | None  # what it was sent when it asked again
+    staleness: int  # versions since `base`, plus one: 1 is perfectly fresh
+    report: Report
+
+
+Computation = Train | Probe | Evaluate
+Command = Train | Probe | Fetch
+Session = Generator[Command, Any, Report]

@@ -1,0 +1,74 @@
+"""The run directory: what a run leaves behind, and all that tables and pictures are computed from.
+
+config.toml         the recipe, complete
+fleet.csv           the devices' profiles
+events.jsonl        every start, request, upload, loss and new version, with its virtual time
+metrics.csv         one line an evaluation
+model.safetensors   the final model
+summary.json        the run in a few numbers, with the commit and the machine
+checkpoint/         what `fedasmu run --resume` starts from
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+COLUMNS = (
+    "time",  # virtual seconds
+    "version",  # of the global model
+    "uploads",  # received so far
+    "accuracy",
+    "loss",
+    "train_loss",  # mean over the uploads since the last line
+    "staleness",  # mean over the uploads since the last line
+    "stale",  # uploads discarded so far
+    "refused",
+    "lost",
+    "bytes_down",
+    "bytes_up",
+)
+
+
+class Record:
+    """The two growing files. They are cut back to what a checkpoint knew when a run is resumed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._events = self._open("events.jsonl")
+        self._metrics = self._open("metrics.csv")
+
+    def restart(self) -> None:
+        """Begin both files anew: no checkpoint knows of anything in them."""
+        self.restore({"events": 0, "metrics": 0})
+        self._metrics.write((",".join(COLUMNS) + "\n").encode())
+
+    def event(self, time: float, kind: str, **fields: Any) -> None:
+        self._events.write(json.dumps({"time": time, "event": kind, **fields}, separators=(",", ":")).encode() + b"\n")
+
+    def metrics(self, row: dict[str, Any]) -> None:
+        self._metrics.write((",".join(str(row[column]) for column in COLUMNS) + "\n").encode())
+        self._metrics.flush()
+
+    def state(self) -> dict[str, int]:
+        """How long the files are, once all of it is on the disk."""
+        for file in (self._events, self._metrics):
+            file.flush()
+            os.fsync(file.fileno())
+        return {"events": self._events.tell(), "metrics": self._metrics.tell()}
+
+    def restore(self, state: dict[str, int]) -> None:
+        for file, length in ((self._events, state["events"]), (self._metrics, state["metrics"])):
+            file.seek(length)
+            file.truncate()
+
+    def close(self) -> None:
+        self._events.close()
+        self._metrics.close()
+
+    def _open(self, name: str) -> BinaryIO:
+        file = (self.directory / name).open("r+b" if (self.directory / name).exists() else "w+b", buffering=1 << 16)
+        file.seek(0, os.SEEK_END)
+        return file

@@ -1,0 +1,71 @@
+"""One run in a table, and its accuracy curve as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from fedasmu.result import SETTLED, Result
+
+
+def table(result: Result) -> Table:
+    run = result.summary
+    view = Table(title=f"{run['method']} on {run['data']}, seed {run['seed']}", show_header=False, title_justify="left")
+    view.add_column(style="bold")
+    view.add_column(justify="right")
+    for label, value in _lines(result):
+        view.add_row(label, value)
+    return view
+
+
+def _lines(result: Result) -> list[tuple[str, str]]:
+    run = result.summary
+    evaluations = min(SETTLED, len(result.curve["accuracy"]))
+    lines = []
+    if "model.safetensors" in {path.name for path in result.directory.iterdir()}:
+        lines += [
+            (f"accuracy (mean of the last {evaluations} evaluations)", f"{run['accuracy']:.4f}"),
+            ("best accuracy", f"{run['best_accuracy']:.4f}"),
+            *((f"virtual time to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
+        ]
+    return [
+        *lines,
+        ("virtual time", _seconds(run["virtual_seconds"])),
+        ("versions of the global model", f"{run['version']:,}"),
+        ("uploads received", f"{run['uploads']:,}"),
+        ("  discarded as too stale / refused", f"{run['stale']:,} / {run['refused']:,}"),
+        ("tasks lost with their device", f"{run['lost']:,}"),
+        ("mean staleness (1 = fresh)", f"{run['mean_staleness']:.2f}"),
+        ("sent to devices / to the server", f"{_megabytes(run['bytes_down'])} / {_megabytes(run['bytes_up'])}"),
+        ("wall time", f"{run['wall_seconds']:.1f} s"),
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "not reached" if value is None else f"{value:,.0f} s"
+
+
+def _megabytes(value: int) -> str:
+    return f"{value / 1e6:,.1f} MB"
+
+
+def draw_curve(result: Result, path: Path) -> Path:
+    """Accuracy over virtual time."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    run = result.summary
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(result.curve["time"], result.curve["accuracy"], color="#2563eb", linewidth=1.6)
+    for target, seconds in run["time_to"].items():
+        if seconds is not None:
+            axes.plot([seconds], [float(target)], "o", color="#dc2626", markersize=4)
+            axes.annotate(f"{target} at {seconds:,.0f} s", (seconds, float(target)), (6, -10), textcoords="offset points")
+    axes.set(xlabel="virtual time (s)", ylabel="test accuracy", title=f"{run['method']} on {run['data']}, seed {run['seed']}")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    return path

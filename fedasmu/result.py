@@ -1,0 +1,80 @@
+"""A finished run, read from its directory: the curve as arrays, the model as a state dict, the events."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedasmu.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import Tensor
+
+SETTLED = 20  # evaluations that the final accuracy is the mean of
+
+
+@dataclass(frozen=True)
+class Result:
+    directory: Path
+
+    def __post_init__(self) -> None:
+        if not (self.directory / "metrics.csv").is_file():
+            raise UserError(f"{self.directory}: not a run directory: it has no metrics.csv")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return tomllib.loads((self.directory / "config.toml").read_text())
+
+    @cached_property
+    def curve(self) -> dict[str, NDArray[np.float64]]:
+        """The columns of metrics.csv; what is unknown, such as the staleness before any upload, is NaN."""
+        with (self.directory / "metrics.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}
+
+    def frame(self) -> pandas.DataFrame:
+        """The curve as a DataFrame; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.curve)
+
+    @property
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Every line of events.jsonl, in order."""
+        with (self.directory / "events.jsonl").open() as file:
+            yield from map(json.loads, file)
+
+    @cached_property
+    def state_dict(self) -> dict[str, Tensor]:
+        """The final model, for `module.load_state_dict(..., strict=False)`: integer buffers are not part of it."""
+        from safetensors.torch import load_file
+
+        return load_file(self.directory / "model.safetensors")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.directory / "summary.json").read_text())  # type: ignore[no-any-return]
+
+    @property
+    def accuracy(self) -> float:
+        """The mean of the last 20 evaluations: a single one swings with the devices that the server met last."""
+        return float(self.curve["accuracy"][-SETTLED:].mean())
+
+    @property
+    def best_accuracy(self) -> float:
+        return float(self.curve["accuracy"].max())
+
+    def time_to(self, target: float) -> float | None:
+        """Virtual seconds until an evaluation first reached this accuracy; None if none did."""
+        reached = np.flatnonzero(self.curve["accuracy"] >= target)
+        return float(self.curve["time"][reached[0]]) if len(reached) else None

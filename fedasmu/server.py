@@ -1,0 +1,238 @@
+"""The server: versions, who is busy, what is too stale. It has no clock, no socket and no thread.
+
+Plain calls in, decisions out: the simulator, a network service and the tests drive the same object. A ledger of tasks is
+its only source of truth about versions; a device is never believed about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from fedasmu.algorithms.base import Aggregator
+from fedasmu.protocol import Model, Report, Task, Upload
+from fedasmu.schedule import Schedule
+from fedasmu.seeding import derive
+
+
+class Verdict(StrEnum):
+    """What the server did with an upload."""
+
+    ACCEPTED = "accepted"
+    STALE = "stale"  # older than the staleness bound: discarded
+    REFUSED = "refused"  # not a model: wrong length or type, or not finite
+    UNKNOWN = "unknown"  # no such task in flight: a duplicate, a replay, or a task given up as lost
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """A new version of the global model came to be."""
+
+    version: int
+    uploads: Sequence[Upload]
+    weights: Sequence[float]
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    staleness: int = 0
+    aggregation: Aggregation | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    started: int = 0
+    received: int = 0  # every upload of a task in flight, whatever became of it
+    accepted: int = 0
+    stale: int = 0
+    refused: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class Entry:
+    """A line of the ledger: a task in flight."""
+
+    task: Task
+    fresh: Model | None = None
+    asked: bool = False
+
+
+@dataclass
+class Server:
+    model: Model
+    schedule: Schedule
+    aggregator: Aggregator
+    devices: int
+    seed: int
+    learning_rate: Callable[[int], float]  # of the number of uploads received so far
+    max_staleness: int | None = None
+    counters: Counters = field(default_factory=Counters)
+    ledger: dict[int, Entry] = field(default_factory=dict)
+    waiting: list[Upload] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._idle = list(range(self.devices))
+        self._draws = 0
+
+    def tick(self, eligible: Callable[[int], bool] | None = None) -> list[Task]:
+        """Start as many idle devices, uniformly at random, as the schedule has room for."""
+        wanted = self.schedule.vacancies(len(self.ledger), len(self.waiting))
+        return [self._start(device) for device in self._pick(wanted, eligible)] if wanted else []
+
+    def fetch(self, task: int) -> Model | None:
+        """A device asks, in the middle of its task, for a newer model: once a task, and only if there is one."""
+        entry = self.ledger.get(task)
+        if entry is None or entry.asked:
+            return None
+        entry.asked = True
+        if self.model.version > entry.task.model.version:
+            entry.fresh = self.model
+        return entry.fresh
+
+    def receive(self, task: int, report: Report) -> Decision:
+        """A device delivers its task."""
+        entry = self._release(task)
+        if entry is None:
+            return Decision(Verdict.UNKNOWN)
+        base = entry.task.model
+        staleness = self.model.version - base.version + 1
+        upload = Upload(task, entry.task.device, base, entry.fresh, staleness, report)
+        self.counters.received += 1
+        if not self._sound(report):
+            self.counters.refused += 1
+            verdict = Verdict.REFUSED
+        elif self.max_staleness is not None and staleness > self.max_staleness:
+            self.counters.stale += 1
+            self.aggregator.discarded(upload)
+            verdict = Verdict.STALE
+        else:
+            self.counters.accepted += 1
+            self.waiting.append(upload)
+            verdict = Verdict.ACCEPTED
+        return Decision(verdict, staleness, self._aggregate_if_ready())
+
+    def lose(self, task: int) -> Decision:
+        """A device died, or its time is up: its place is free again, and nobody waits for it any longer."""
+        if self._release(task) is None:
+            return Decision(Verdict.UNKNOWN)
+        self.counters.lost += 1
+        return Decision(Verdict.ACCEPTED, aggregation=self._aggregate_if_ready())
+
+    def flush(self) -> Aggregation | None:
+        """Aggregate what a buffer or an unfinished round still holds, at the end of a run."""
+        return self._aggregate() if self.waiting else None
+
+    def _start(self, device: int) -> Task:
+        lr = self.learning_rate(self.counters.received)
+        task = Task(self.counters.started, device, self.model, lr, self.aggregator.brief(device))
+        self.counters.started += 1
+        self.ledger[task.id] = Entry(task)
+        return task
+
+    def _release(self, task: int) -> Entry | None:
+        entry = self.ledger.pop(task, None)
+        if entry is not None:
+            self._idle.append(entry.task.device)
+        return entry
+
+    def _pick(self, wanted: int, eligible: Callable[[int], bool] | None) -> list[int]:
+        """Draw without replacement from the idle devices: those drawn, eligible or not, move to the list's end."""
+        idle, picked, undrawn = self._idle, [], len(self._idle)
+        while undrawn and len(picked) < wanted:
+            place = derive(self.seed, "pick", self._draws) % undrawn
+            self._draws += 1
+            undrawn -= 1
+            device = idle[place]
+            if eligible is None or eligible(device):
+                picked.append(device)
+                idle[place] = idle[undrawn]
+                idle[undrawn] = idle[-1]
+                idle.pop()
+            else:
+                idle[place], idle[undrawn] = idle[undrawn], device
+        return picked
+
+    def _sound(self, report: Report) -> bool:
+        vector, current = report.vector, self.model.vector
+        # One sum tells: an infinity or a NaN anywhere makes it infinite or NaN.
+        return vector.shape == current.shape and vector.dtype == current.dtype and bool(torch.isfinite(vector.sum()))
+
+    def _aggregate_if_ready(self) -> Aggregation | None:
+        ready = self.waiting and self.schedule.ready(len(self.waiting), len(self.ledger))
+        return self._aggregate() if ready else None
+
+    def _aggregate(self) -> Aggregation:
+        uploads, self.waiting = self.waiting, []
+        result = self.aggregator.aggregate(self.model, uploads)
+        self.model = Model(self.model.version + 1, result.vector)
+        return Aggregation(self.model.version, uploads, result.weights, dict(result.details))
+
+    def state(self) -> dict[str, Any]:
+        """Everything a checkpoint must keep. Vectors are stored once, by version."""
+        models = {self.model.version: self.model.vector}
+        for entry in self.ledger.values():
+            models |= {model.version: model.vector for model in (entry.task.model, entry.fresh) if model is not None}
+        for upload in self.waiting:
+            models |= {model.version: model.vector for model in (upload.base, upload.fresh) if model is not None}
+        return {
+            "version": self.model.version,
+            "models": {str(version): vector for version, vector in models.items()},
+            "counters": {name: getattr(self.counters, name) for name in Counters.__slots__},
+            "draws": self._draws,
+            "idle": torch.tensor(self._idle, dtype=torch.int32),
+            "ledger": [_entry_state(entry) for entry in self.ledger.values()],
+            "waiting": [_upload_state(upload) for upload in self.waiting],
+            "aggregator": self.aggregator.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        models = {int(version): Model(int(version), vector) for version, vector in state["models"].items()}
+        self.model = models[state["version"]]
+        self.counters = Counters(**state["counters"])
+        self._draws = state["draws"]
+        self._idle = state["idle"].tolist()
+        self.ledger = {}
+        for line in state["ledger"]:
+            task = Task(line["task"], line["device"], models[line["base"]], line["lr"], line["note"])
+            self.ledger[task.id] = Entry(task, models.get(line["fresh"]), line["asked"])
+        self.waiting = [
+            Upload(**{**line, "base": models[line["base"]], "fresh": models.get(line["fresh"])} | {"report": Report(**line["report"])})
+            for line in state["waiting"]
+        ]
+        self.aggregator.restore(state["aggregator"])
+
+
+def _version(model: Model | None) -> int | None:
+    return None if model is None else model.version
+
+
+def _entry_state(entry: Entry) -> dict[str, Any]:
+    task = entry.task
+    return {
+        "task": task.id,
+        "device": task.device,
+        "base": task.model.version,
+        "lr": task.lr,
+        "note": dict(task.note),
+        "fresh": _version(entry.fresh),
+        "asked": entry.asked,
+    }
+
+
+def _upload_state(upload: Upload) -> dict[str, Any]:
+    report = upload.report
+    return {
+        "task": upload.task,
+        "device": upload.device,
+        "base": upload.base.version,
+        "fresh": _version(upload.fresh),
+        "staleness": upload.staleness,
+        "report": {"vector": report.vector, "examples": report.examples, "loss": report.loss, "note": dict(report.note)},
+    }

@@ -1,0 +1,180 @@
+"""The devices: how fast they compute, how wide their links are, when they are there and whether they die."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from fedasmu.errors import UserError
+from fedasmu.seeding import derive, uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One device, as it could be measured."""
+
+    seconds_per_sample: float  # to train on one example once
+    down_mbps: float
+    up_mbps: float
+    latency: float = 0.0  # seconds, one way
+
+    def __post_init__(self) -> None:
+        for name in ("seconds_per_sample", "down_mbps", "up_mbps"):
+            if not (value := getattr(self, name)) > 0 or math.isinf(value):
+                raise ValueError(f"{name} = {value}: must be a positive number")
+        if not 0 <= self.latency < math.inf:
+            raise ValueError(f"latency = {self.latency}: must be 0 or more")
+
+    def download(self, size: int) -> float:
+        return self.latency + size * 8e-6 / self.down_mbps
+
+    def upload(self, size: int) -> float:
+        return self.latency + size * 8e-6 / self.up_mbps
+
+
+class Availability(Protocol):
+    horizon: float  # nobody is ever available after this time
+
+    def until(self, device: int, time: float) -> float | None:
+        """When the device next goes offline, or None if it is offline now."""
+
+
+class Always:
+    horizon = math.inf
+
+    def until(self, device: int, time: float) -> float | None:
+        return math.inf
+
+
+class Cycle:
+    """Every device is there for a share of each cycle, and each has a phase of its own."""
+
+    horizon = math.inf
+
+    def __init__(self, share: float, cycle: float, seed: int) -> None:
+        self.online, self.cycle, self.seed = share * cycle, cycle, seed
+
+    def until(self, device: int, time: float) -> float | None:
+        position = (time + uniform(self.seed, "phase", device) * self.cycle) % self.cycle
+        return time + self.online - position if position < self.online else None
+
+
+class Trace:
+    """Recorded windows: a CSV of device, start, end in seconds. A device that is not in it is never available."""
+
+    def __init__(self, windows: dict[int, list[tuple[float, float]]]) -> None:
+        self.windows = {device: sorted(spans) for device, spans in windows.items()}
+        self.horizon = max((end for spans in windows.values() for _, end in spans), default=0.0)
+
+    @classmethod
+    def read(cls, path: Path) -> Trace:
+        windows: dict[int, list[tuple[float, float]]] = {}
+        for number, row in enumerate(_rows(path), start=2):
+            try:
+                device, start, end = int(row["device"]), float(row["start"]), float(row["end"])
+            except (KeyError, TypeError, ValueError):
+                raise UserError(f"{path}, line {number}: expected the columns device,start,end as numbers") from None
+            if not 0 <= start < end:
+                raise UserError(f"{path}, line {number}: start = {start}, end = {end}: need 0 <= start < end")
+            windows.setdefault(device, []).append((start, end))
+        return cls(windows)
+
+    def until(self, device: int, time: float) -> float | None:
+        spans = self.windows.get(device, [])
+        place = bisect_right(spans, (time, math.inf)) - 1
+        return spans[place][1] if place >= 0 and time < spans[place][1] else None
+
+
+@dataclass(frozen=True)
+class Fleet:
+    profiles: Sequence[Profile]
+    seed: int
+    jitter: float = 0.0  # each task's training time varies by up to this share
+    dropout: float = 0.0  # the chance that a task is never delivered
+    availability: Availability = Always()
+
+    def __len__(self) -> int:
+        return len(self.profiles)
+
+    def slowdown(self, task: int) -> float:
+        """How much slower than its profile says the device is during this task."""
+        return 1.0 if not self.jitter else 1.0 + self.jitter * (2.0 * uniform(self.seed, "jitter", task) - 1.0)
+
+    def death(self, task: int, device: int, start: float, duration: float) -> float:
+        """When a task begun at `start`, of this nominal duration, ends by death or by going offline; inf if it does not."""
+        ends = self.availability.until(device, start)
+        ends = math.inf if ends is None else ends
+        if self.dropout and uniform(self.seed, "dropout", task) < self.dropout:
+            return min(ends, start + duration * uniform(self.seed, "death", task))
+        return ends
+
+    def write(self, path: Path) -> None:
+        """Profiles as CSV or JSON, by the file's name; `read_profiles` gives them back exactly."""
+        rows = [{"device": device, **asdict(profile)} for device, profile in enumerate(self.profiles)]
+        with path.open("w", newline="") as file:
+            if path.suffix == ".json":
+                json.dump(rows, file, indent=1)
+            else:
+                writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+
+
+def read_profiles(path: Path) -> list[Profile]:
+    names = [field.name for field in fields(Profile)]
+    profiles = []
+    for number, row in enumerate(_rows(path), start=1):
+        try:
+            profiles.append(Profile(**{name: float(row[name]) for name in names}))
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"no column {error}" if isinstance(error, KeyError) else str(error)
+            raise UserError(f"{path}, device {number - 1}: {what}; every device needs {', '.join(names)}") from None
+    if not profiles:
+        raise UserError(f"{path}: there is no device in it")
+    return profiles
+
+
+def _rows(path: Path) -> Iterable[dict[str, str]]:
+    try:
+        text = path.read_text()
+        return json.loads(text) if path.suffix == ".json" else list(csv.DictReader(text.splitlines()))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+
+
+def draw_profiles(
+    devices: int,
+    seed: int,
+    spread: str,
+    slowest_over_fastest: float,
+    seconds_per_sample: float,
+    down_mbps: float,
+    up_mbps: float,
+    link_spread: tuple[float, float],
+    latency: float,
+) -> list[Profile]:
+    """A fleet of unequal devices. The fastest needs `seconds_per_sample`; with two devices or more, the extremes are exact."""
+    random = np.random.Generator(np.random.Philox(derive(seed, "fleet")))
+    position = random.permutation(_positions(random, devices))
+    if spread == "uniform":
+        factors = 1.0 + (slowest_over_fastest - 1.0) * position
+    else:  # log-uniform
+        factors = slowest_over_fastest**position
+    links = random.uniform(*link_spread, size=devices)
+    return [
+        Profile(seconds_per_sample * float(factor), down_mbps * float(link), up_mbps * float(link), latency)
+        for factor, link in zip(factors, links, strict=True)
+    ]
+
+
+def _positions(random: np.random.Generator, devices: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Uniform places between the fastest (0) and the slowest (1) device, both of which exist."""
+    return np.concatenate(([0.0, 1.0], random.random(max(devices - 2, 0))))[:devices]

@@ -1,0 +1,345 @@
+"""The simulator: drives the server and the devices' sessions by a virtual clock.
+
+It knows what a command costs before it knows its result: the order of events follows from the fleet and the seed alone.
+So a training is handed to the pool when it begins in virtual time and waited for when it ends there, whatever else
+happens in between; the bits do not depend on how many workers compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedasmu.algorithms.base import Learner
+from fedasmu.protocol import Evaluate, Fetch, Memory, Model, Probe, Report, Session, Task, Train, Workload
+from fedasmu.record import Record
+from fedasmu.seeding import derive
+from fedasmu.server import Aggregation, Server, Verdict
+from fedasmu.simulation.clock import Clock, Event, Kind
+from fedasmu.simulation.fleet import Fleet
+from fedasmu.simulation.pool import Job, Pool
+
+FORWARD = 1 / 3  # of a training step: a loss without its gradient costs one pass of three
+
+
+@dataclass(slots=True)
+class Run:
+    """A task under way on a simulated device."""
+
+    task: Task
+    work: Workload
+    session: Session
+    memory: Memory
+    slowdown: float
+    replies: int = 0  # handed to the session so far
+    answer: Model | None = None  # to its request for a fresh model
+    ticket: int | None = None
+    report: Report | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been counted since the last evaluation, and in all."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+    total_staleness: int = 0
+    uploads: int = 0
+    staleness: int = 0
+    train_loss: float = 0.0
+
+
+@dataclass
+class Simulator:
+    server: Server
+    learner: Learner
+    fleet: Fleet
+    pool: Pool
+    record: Record
+    workload: Callable[[int], Workload]  # of a device
+    seed: int
+    period: float
+    model_bytes: int
+    max_uploads: int
+    max_time: float = math.inf
+    evaluate_every: int = 10
+    observe: Callable[[Simulator], None] = lambda simulator: None
+
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        self.tally = Tally()
+        self.memories: dict[int, Memory] = {}
+        self.runs: dict[int, Run] = {}
+        self.latest: dict[str, Any] = {}  # the last line of the metrics
+        self._evaluations: deque[tuple[dict[str, Any], int]] = deque()
+        self._evaluated = -1  # the version last sent to evaluation
+        self._retry = False  # whether a tick is scheduled because nobody could be started
+
+    @property
+    def finished(self) -> bool:
+        """The budget is used up, or no device will ever come back."""
+        time_is_up = self.clock.next().time > self.max_time
+        return self.server.counters.received >= self.max_uploads or time_is_up or self._deserted
+
+    @property
+    def mean_staleness(self) -> float:
+        return self.tally.total_staleness / max(self.server.counters.received, 1)
+
+    @property
+    def _deserted(self) -> bool:
+        return not self.runs and self.clock.now > self.fleet.availability.horizon
+
+    def begin(self) -> None:
+        self._evaluate()
+        self.clock.schedule(0.0, Kind.TICK)
+
+    def step(self) -> None:
+        """Process the next event. If waiting for its result is interrupted, nothing has changed."""
+        event = self.clock.next()
+        result = self._await(event)
+        self.clock.advance()
+        if event.kind is Kind.TICK:
+            self._tick()
+        elif (run := self.runs.get(event.task)) is not None:
+            self._handle(event.kind, run, result)
+        if not self.server.schedule.timed:
+            self._start()
+        self._drain(wait=False)
+
+    def finish(self) -> None:
+        """Aggregate what is left over, evaluate the final model, and wait for the last line of the metrics."""
+        for run in self.runs.values():
+            self._abandon(run)
+        self.runs.clear()
+        if (aggregation := self.server.flush()) is not None:
+            self._aggregated(aggregation)
+        if self._evaluated != self.server.model.version:
+            self._evaluate()
+        self._drain(wait=True)
+
+    def _await(self, event: Event) -> Any:
+        run = self.runs.get(event.task)
+        if event.kind is not Kind.DONE or run is None or run.ticket is None:
+            return None
+        return self.pool.result(run.ticket)
+
+    def _handle(self, kind: Kind, run: Run, result: Any) -> None:
+        if kind is Kind.DONE:
+            run.ticket = None
+            self._reply(run, result)
+        elif kind is Kind.ASK:
+            self._ask(run)
+        elif kind is Kind.ANSWER:
+            self._reply(run, run.answer)
+        elif kind is Kind.ARRIVE:
+            self._arrive(run)
+        else:
+            self._lose(run)
+
+    def _tick(self) -> None:
+        self._retry = False
+        self._start()
+        if self.server.schedule.timed:
+            self.clock.schedule(self.clock.now + self.period, Kind.TICK)
+
+    def _start(self) -> None:
+        """Start devices where the schedule has room. When nobody is there to start, try again a period later."""
+        now = self.clock.now
+        for task in self.server.tick(lambda device: self.fleet.availability.until(device, now) is not None):
+            self._begin_task(task)
+        if not self.server.schedule.timed and not self.runs and not self._retry:
+            self._retry = True
+            self.clock.schedule(now + self.period, Kind.TICK)
+
+    def _begin_task(self, task: Task) -> None:
+        now, device = self.clock.now, task.device
+        self.record.event(now, "start", task=task.id, device=device, version=task.model.version)
+        self.tally.bytes_down += self.model_bytes
+        run = self.runs[task.id] = self._open(task)
+        profile, work = self.fleet.profiles[device], run.work
+        arrival = profile.download(self.model_bytes)
+        nominal = arrival + self._seconds(run, work.samples(range(work.steps))) + profile.upload(self.model_bytes)
+        if (death := self.fleet.death(task.id, device, now, nominal)) < math.inf:
+            self.clock.schedule(death, Kind.LOST, task.id)
+        self._advance(run, None, delay=arrival)
+
+    def _open(self, task: Task) -> Run:
+        """A session at its start. It works on a copy of the device's memory, which is kept when the task is delivered."""
+        memory, work = _copy(self.memories.get(task.device, {})), self.workload(task.device)
+        return Run(task, work, self.learner.train(task, work, memory), memory, self.fleet.slowdown(task.id))
+
+    def _reply(self, run: Run, reply: Any) -> None:
+        run.replies += 1
+        self._advance(run, reply)
+
+    def _advance(self, run: Run, reply: Any, delay: float = 0.0) -> None:
+        """Hand the session its reply, and see to what it wants next."""
+        now, device = self.clock.now + delay, run.task.device
+        profile = self.fleet.profiles[device]
+        try:
+            command = run.session.send(reply)
+        except StopIteration as stop:
+            run.report = stop.value
+            size = stop.value.bytes + self.model_bytes - self.server.model.vector.nbytes
+            self.tally.bytes_up += size
+            self.clock.schedule(now + profile.upload(size), Kind.ARRIVE, run.task.id)
+            return
+        if isinstance(command, Fetch):
+            self.clock.schedule(now + profile.latency, Kind.ASK, run.task.id)
+            return
+        done = now + self._seconds(run, _samples(command, run.work))
+        self._submit(run, command, done)
+        self.clock.schedule(done, Kind.DONE, run.task.id)
+
+    def _submit(self, run: Run, command: Train | Probe, needed: float) -> None:
+        seed = derive(self.seed, "task", run.task.id)
+        run.ticket = self.pool.submit(Job(command, run.task.device, run.task.id, seed), needed)
+
+    def _seconds(self, run: Run, samples: float) -> float:
+        return samples * self.fleet.profiles[run.task.device].seconds_per_sample * run.slowdown
+
+    def _ask(self, run: Run) -> None:
+        fresh = run.answer = self.server.fetch(run.task.id)
+        version = None if fresh is None else fresh.version
+        self.record.event(self.clock.now, "fetch", task=run.task.id, device=run.task.device, fresh=version)
+        size = 0 if fresh is None else self.model_bytes
+        self.tally.bytes_down += size
+        self.clock.schedule(self.clock.now + self.fleet.profiles[run.task.device].download(size), Kind.ANSWER, run.task.id)
+
+    def _arrive(self, run: Run) -> None:
+        task, report = run.task, run.report
+        assert report is not None
+        del self.runs[task.id]
+        if run.memory:
+            self.memories[task.device] = run.memory
+        decision = self.server.receive(task.id, report)
+        self.tally.uploads += 1
+        self.tally.staleness += decision.staleness
+        self.tally.total_staleness += decision.staleness
+        self.tally.train_loss += report.loss
+        note = {key: value for key, value in report.note.items() if isinstance(value, int | float | str | None)}
+        self.record.event(
+            self.clock.now,
+            "upload",
+            task=task.id,
+            device=task.device,
+            base=task.model.version,
+            staleness=decision.staleness,
+            verdict=decision.verdict,
+            loss=report.loss,
+            **note,
+        )
+        self._aggregated(decision.aggregation)
+        if self.server.counters.received % self.evaluate_every == 0:
+            self._evaluate()
+        self.observe(self)
+
+    def _lose(self, run: Run) -> None:
+        task = run.task
+        self._abandon(run)
+        del self.runs[task.id]
+        decision = self.server.lose(task.id)
+        self.record.event(self.clock.now, "lost", task=task.id, device=task.device)
+        self._aggregated(decision.aggregation)
+
+    def _abandon(self, run: Run) -> None:
+        if run.ticket is not None:
+            self.pool.cancel(run.ticket)
+        run.session.close()
+
+    def _aggregated(self, aggregation: Aggregation | None) -> None:
+        if aggregation is not None:
+            tasks = [upload.task for upload in aggregation.uploads]
+            fields = {"version": aggregation.version, "tasks": tasks, "weights": list(aggregation.weights)}
+            self.record.event(self.clock.now, "version", **fields, **aggregation.details)
+
+    def _evaluate(self) -> None:
+        """Send the current model to evaluation. Its line of the metrics is written when the result is there."""
+        counters, tally, model = self.server.counters, self.tally, self.server.model
+        self._evaluated = model.version
+        row = {
+            "time": self.clock.now,
+            "version": model.version,
+            "uploads": counters.received,
+            "train_loss": tally.train_loss / tally.uploads if tally.uploads else "",
+            "staleness": tally.staleness / tally.uploads if tally.uploads else "",
+            "stale": counters.stale,
+            "refused": counters.refused,
+            "lost": counters.lost,
+            "bytes_down": tally.bytes_down,
+            "bytes_up": tally.bytes_up,
+        }
+        self.tally = Tally(tally.bytes_down, tally.bytes_up, tally.total_staleness)
+        self._evaluations.append((row, self.pool.submit(Job(Evaluate(model.vector), -1, -1, 0), self.clock.now)))
+
+    def _drain(self, wait: bool) -> None:
+        """Write the metrics' lines in order, as far as they are known."""
+        while self._evaluations and (wait or self.pool.ready(self._evaluations[0][1])):
+            row, ticket = self._evaluations[0]
+            result = self.pool.result(ticket)
+            self._evaluations.popleft()
+            self.latest = {**row, "accuracy": result.accuracy, "loss": result.loss}
+            self.record.metrics(self.latest)
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint. Sessions cannot be saved, but they can be played again: what they were answered is kept."""
+        self._drain(wait=True)
+        return {
+            "server": self.server.state(),
+            "clock": self.clock.state(),
+            "tally": {name: getattr(self.tally, name) for name in Tally.__slots__},
+            "memories": {str(device): memory for device, memory in self.memories.items()},
+            "runs": [{"task": run.task.id, "replies": run.replies} for run in self.runs.values()],
+            "latest": self.latest,
+            "evaluated": self._evaluated,
+            "retry": self._retry,
+            "record": self.record.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.server.restore(state["server"])
+        self.clock.restore(state["clock"])
+        self.tally = Tally(**state["tally"])
+        self.memories = {int(device): memory for device, memory in state["memories"].items()}
+        self.latest, self._evaluated, self._retry = state["latest"], state["evaluated"], state["retry"]
+        self.record.restore(state["record"])
+        needed = {event[3]: event[0] for event in state["clock"]["events"] if event[2] != Kind.LOST}
+        for line in state["runs"]:
+            self._replay(line["task"], line["replies"], needed[line["task"]])
+
+    def _replay(self, task: int, replies: int, needed: float) -> None:
+        """Run a task in flight again from its start to where the checkpoint found it, to the same bits."""
+        entry = self.server.ledger[task]
+        run = self.runs[task] = self._open(entry.task)
+        reply: Any = None
+        try:
+            while True:
+                command = run.session.send(reply)
+                if isinstance(command, Fetch):
+                    reply = run.answer = entry.fresh
+                else:
+                    self._submit(run, command, needed)
+                if run.replies == replies:
+                    return
+                if run.ticket is not None:
+                    reply, run.ticket = self.pool.result(run.ticket), None
+                run.replies += 1
+        except StopIteration as stop:
+            run.report = stop.value
+
+
+def _samples(command: Train | Probe, work: Workload) -> float:
+    """What a computation costs. A probe with a gradient is free: its gradient is the next training step's own."""
+    if isinstance(command, Train):
+        return work.samples(command.steps)
+    return 0.0 if command.gradient else FORWARD * work.samples(range(command.step, command.step + 1))
+
+
+def _copy(tree: Any) -> Any:
+    """A copy of a memory that shares its tensors, which are never written to."""
+    if isinstance(tree, dict):
+        return {key: _copy(value) for key, value in tree.items()}
+    return [_copy(value) for value in tree] if isinstance(tree, list) else tree

@@ -1,0 +1,148 @@
+"""The only place that runs SGD: `perform` answers a command, and the same command always gives the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedasmu.data.examples import Examples
+from fedasmu.data.federated import FederatedData
+from fedasmu.protocol import Computation, Evaluate, Evaluated, Objective, Probe, Probed, Train, Trained, Workload
+from fedasmu.seeding import derive
+from fedasmu.vector import Layout
+
+EVALUATION_BATCH = 500  # larger ones leave the cache, smaller ones pay more overhead
+
+
+def batches(shard: Tensor, work: Workload, seed: int, steps: range) -> list[Tensor]:
+    """The indices of each of these steps' examples. Every epoch has an order of its own, a function of the task's seed."""
+    per_epoch, chosen = work.steps_per_epoch, []
+    for epoch in range(steps.start // per_epoch, -(-steps.stop // per_epoch)):
+        generator = torch.Generator().manual_seed(derive(seed, "epoch", epoch))
+        order = shard[torch.randperm(len(shard), generator=generator)]
+        first, last = max(steps.start - epoch * per_epoch, 0), min(steps.stop - epoch * per_epoch, per_epoch)
+        chosen.extend(order[step * work.batch : (step + 1) * work.batch] for step in range(first, last))
+    return chosen
+
+
+class TorchEngine:
+    """A network whose parameters and gradients are views of one flat vector each."""
+
+    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
+        self.module = module.to(device)
+        self.vector = torch.zeros(layout.size, device=device)
+        self.gradient_ = torch.zeros(layout.trainable, device=device)
+        self.parameters = self.vector[: layout.trainable]
+        layout.attach(self.module, self.vector, self.gradient_)
+
+    def train(
+        self,
+        vector: Tensor,
+        examples: Examples,
+        batches: Sequence[Tensor],
+        lr: float,
+        pull: float,
+        anchor: Tensor | None,
+        mask: Tensor | None,
+        objective: Objective | None,
+    ) -> float:
+        """SGD in place on `vector`, a step for each batch; the sum of the batches' mean losses."""
+        self._load(vector)
+        place, trainable = self.vector.device, len(self.parameters)
+        anchor = None if anchor is None or not pull else anchor[:trainable].to(place)
+        mask = None if mask is None else mask[:trainable].to(place)
+        parameters, gradient, total = self.parameters, self.gradient_, torch.zeros((), device=place)
+        for indices in batches:
+            loss = self._backward(examples, indices, objective)
+            with torch.no_grad():
+                total += loss
+                if anchor is not None:
+                    gradient.add_(parameters, alpha=pull).sub_(anchor, alpha=pull)
+                if mask is not None:
+                    gradient.mul_(mask)
+                parameters.sub_(gradient, alpha=lr)
+        vector.copy_(self.vector)
+        return float(total)
+
+    def gradient(self, vector: Tensor, examples: Examples, indices: Tensor) -> tuple[float, Tensor]:
+        self._load(vector)
+        loss = float(self._backward(examples, indices, None))
+        return loss, self.gradient_.cpu().clone()
+
+    def loss(self, vector: Tensor, examples: Examples, indices: Tensor) -> float:
+        self._load(vector)
+        self.module.train()
+        inputs, targets = examples.batch(indices)
+        with torch.no_grad():
+            return float(cross_entropy(self.module(inputs), targets))
+
+    def evaluate(self, vector: Tensor, examples: Examples) -> tuple[float, int]:
+        """The sum of the losses, and how many are classified right."""
+        self._load(vector)
+        self.module.eval()
+        loss, correct = 0.0, 0
+        with torch.no_grad():
+            for start in range(0, len(examples), EVALUATION_BATCH):
+                inputs, targets = examples.batch(slice(start, start + EVALUATION_BATCH))
+                logits = self.module(inputs)
+                loss += float(cross_entropy(logits, targets, reduction="sum"))
+                correct += int((logits.argmax(1) == targets).sum())
+        return loss, correct
+
+    def _load(self, vector: Tensor) -> None:
+        self.vector.copy_(vector)
+
+    def _backward(self, examples: Examples, indices: Tensor, objective: Objective | None) -> Tensor:
+        self.gradient_.zero_()
+        self.module.train()
+        inputs, targets = examples.batch(indices)
+        loss = objective(self.module, inputs, targets) if objective else cross_entropy(self.module(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+
+class Trainer:
+    """Performs commands for any device of the federation. Every worker process has one."""
+
+    def __init__(
+        self, module: nn.Module, layout: Layout, data: FederatedData, batch: int, epochs: int, device: str = "cpu"
+    ) -> None:
+        place = torch.device(device)
+        self.engine = TorchEngine(module, layout, place)
+        self.data = replace(data, train=data.train.to(place), test=data.test.to(place))
+        self.batch, self.epochs = batch, epochs
+
+    def perform(self, command: Computation, device: int, seed: int) -> Trained | Probed | Evaluated:
+        """`seed` belongs to the task; what is random in one command (dropout) depends on it and on the command's steps."""
+        with torch.random.fork_rng(devices=[]):
+            if isinstance(command, Train):
+                torch.manual_seed(derive(seed, "train", command.steps.start))
+                return self._train(command, device, seed)
+            if isinstance(command, Probe):
+                torch.manual_seed(derive(seed, "train", command.step))
+                return self._probe(command, device, seed)
+        loss, correct = self.engine.evaluate(command.vector, self.data.test)
+        count = len(self.data.test)
+        return Evaluated(loss / count, correct / count)
+
+    def _train(self, command: Train, device: int, seed: int) -> Trained:
+        chosen = self._batches(device, seed, command.steps)
+        vector = command.vector.clone()
+        anchor = command.vector if command.anchor is None else command.anchor
+        loss = self.engine.train(
+            vector, self.data.train, chosen, command.lr, command.pull, anchor, command.mask, command.objective
+        )
+        return Trained(vector, loss / max(len(chosen), 1))
+
+    def _probe(self, command: Probe, device: int, seed: int) -> Probed:
+        (indices,) = self._batches(device, seed, range(command.step, command.step + 1))
+        if command.gradient:
+            return Probed(*self.engine.gradient(command.vector, self.data.train, indices))
+        return Probed(self.engine.loss(command.vector, self.data.train, indices))
+
+    def _batches(self, device: int, seed: int, steps: range) -> list[Tensor]:
+        return batches(self.data.shards[device], self.data.workload(device, self.batch, self.epochs), seed, steps)

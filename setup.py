@@ -1,0 +1,40 @@
+"""Builds the native engine: one C++ source, once for each instruction set. Without a compiler the install goes on."""
+
+import os
+import platform
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+FLAGS = ["-std=c++20", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+VARIANTS: dict[str, list[str]] = {"base": []}
+if platform.machine() in ("x86_64", "AMD64"):
+    VARIANTS["avx2"] = ["-mavx2", "-mfma"]
+    VARIANTS["avx512"] = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]
+
+
+class BuildVariants(build_ext):
+    """Keeps the objects of the variants apart: they come from the same source."""
+
+    def build_extension(self, extension: Extension) -> None:
+        shared, self.build_temp = self.build_temp, os.path.join(self.build_temp, extension.name)
+        try:
+            super().build_extension(extension)
+        finally:
+            self.build_temp = shared
+
+
+setup(
+    cmdclass={"build_ext": BuildVariants},
+    ext_modules=[
+        Extension(
+            f"fedasmu.native._engine_{name}",
+            ["fedasmu/native/engine.cpp"],
+            depends=["fedasmu/native/kernels.h", "fedasmu/native/layers.h"],
+            extra_compile_args=FLAGS + flags,
+            language="c++",
+            optional=True,
+        )
+        for name, flags in VARIANTS.items()
+    ],
+)

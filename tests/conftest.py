@@ -1,0 +1,73 @@
+"""A small federation with a known answer: two classes of points on ten unequal devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedasmu import Experiment, FederatedData, Result
+
+os.environ.setdefault("NO_COLOR", "1")  # plain text, whatever terminal the tests are started from
+torch.set_num_threads(1)
+
+
+def blobs(devices: int = 10, count: int = 400) -> FederatedData:
+    """Two Gaussian clouds, 20 dimensions, easy to tell apart."""
+    generator = torch.Generator().manual_seed(7)
+    targets = torch.arange(count) % 2
+    inputs = torch.randn(count, 20, generator=generator) + (2 * targets[:, None] - 1) * 0.7
+    cut = count * 3 // 4
+    order = torch.randperm(cut, generator=generator)
+    # Unequal shards with partial batches: device d holds every index that is d modulo the number of devices, cut short.
+    shards = [order[device::devices][: 20 + device] for device in range(devices)]
+    return FederatedData.of((inputs[:cut], targets[:cut]), (inputs[cut:], targets[cut:]), shards)
+
+
+def softmax() -> nn.Module:
+    return nn.Linear(20, 2)
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """Sixty uploads from ten devices; sections given here are merged into the defaults."""
+    table: dict[str, Any] = {
+        "name": "blobs",
+        "fleet": {"devices": 10},
+        "pacing": {"max_in_flight": 5, "period": 1.0},
+        "local": {"epochs": 2, "batch": 8, "lr": 0.1, "decay": 1.0},
+        "algorithm": {"name": "fedasync"},
+        "evaluate": {"every": 5, "targets": [0.9]},
+        "stop": {"uploads": 60},
+    }
+    for name, value in changes.items():
+        table[name] = {**table.get(name, {}), **value} if isinstance(value, dict) and name != "algorithm" else value
+    return table
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """run(workers=2, stop={"uploads": 9}) -> the result of a run on the blobs, each in a directory of its own."""
+    count = 0
+
+    def start(
+        workers: Any = "inline", model: Callable[[], nn.Module] = softmax, data: FederatedData | None = None, **changes: Any
+    ) -> Result:
+        nonlocal count
+        count += 1
+        experiment = Experiment(settings(**changes), model=model, data=data or blobs())
+        return experiment.run(tmp_path / f"run-{count}", workers=workers)
+
+    return start
+
+
+def outputs(result: Result) -> dict[str, bytes]:
+    """The files that must be the same bytes whenever the seed is the same."""
+    return {name: (result.directory / name).read_bytes() for name in ("events.jsonl", "metrics.csv", "model.safetensors")}
