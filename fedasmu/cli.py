@@ -82,7 +82,9 @@ def run(
         str, typer.Option(metavar="N|inline", help="Worker processes; inline: all in this one, for a debugger.")
     ] = "",
     seed: Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run directory; runs/<name> unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run directory; runs/<name> unless given.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace what an earlier run left in the run directory.")] = False,
     repeat_failure: Annotated[bool, typer.Option(help="With --resume: perform alone what failed there.")] = False,
@@ -119,10 +121,14 @@ def run(
                 say=live.say,
             )
     except Interrupted:
-        console.print(f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}", highlight=False)
+        console.print(
+            f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}", highlight=False
+        )
         raise typer.Exit(130) from None
     except DeviceError as error:
-        raise DeviceError(error.job, f"{error}\n\nrepeat it alone: fedasmu run --resume {directory} --repeat-failure") from None
+        raise DeviceError(
+            error.job, f"{error}\n\nrepeat it alone: fedasmu run --resume {directory} --repeat-failure"
+        ) from None
     console.print(table(result))
     console.print(f"run directory: {directory}", highlight=False)
     if not experiment.config.timing_only:

@@ -42,7 +42,9 @@ class Data(Section):
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False, description="of the Dirichlet splits: smaller is more skewed")
     min_samples: int = Field(10, ge=1, description="the fewest examples a device may have (dirichlet)")
     shards_per_device: int = Field(2, ge=1, description="how many runs of like labels a device gets (shards)")
-    held_out: float = Field(0.0, ge=0, lt=1, description="share of the training data to tune on instead of the test data")
+    held_out: float = Field(
+        0.0, ge=0, lt=1, description="share of the training data to tune on instead of the test data"
+    )
     per_device: int = Field(600, ge=1, description="examples on each device when timing_only")
 
 
@@ -65,7 +67,9 @@ class FleetSettings(Section):
     seconds_per_sample: float = Field(0.01, gt=0, allow_inf_nan=False, description="on the fastest device, one epoch")
     down_mbps: float = Field(100.0, gt=0)
     up_mbps: float = Field(20.0, gt=0)
-    link_spread: tuple[float, float] = Field((0.5, 2.0), description="a device's links are wider by a factor in this range")
+    link_spread: tuple[float, float] = Field(
+        (0.5, 2.0), description="a device's links are wider by a factor in this range"
+    )
     latency: float = Field(0.05, ge=0, allow_inf_nan=False, description="seconds, one way")
     jitter: float = Field(0.0, ge=0, lt=1, description="each task's training time varies by up to this share")
     dropout: float = Field(0.0, ge=0, lt=1, description="chance that a task is never delivered")
@@ -114,7 +118,9 @@ class Pacing(Section):
     @model_validator(mode="after")
     def _check_share(self) -> Pacing:
         if isinstance(self.max_in_flight, float) and self.max_in_flight > 1:
-            raise ValueError(f"max_in_flight = {self.max_in_flight}: a share is at most 1.0; write a number without a point")
+            raise ValueError(
+                f"max_in_flight = {self.max_in_flight}: a share is at most 1.0; write a number without a point"
+            )
         return self
 
     def pace(self, devices: int) -> Pace:
@@ -256,7 +262,9 @@ def _fields(location: tuple[int | str, ...]) -> set[str]:
     """The keys allowed where an error occurred."""
     section: Any = Config
     for part in location[:-1]:
-        section = section.model_fields[part].annotation if isinstance(part, str) and part in section.model_fields else Section
+        section = (
+            section.model_fields[part].annotation if isinstance(part, str) and part in section.model_fields else Section
+        )
     return set(section.model_fields)
 
 

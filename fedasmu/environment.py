@@ -28,7 +28,9 @@ def federated_data(config: Config, say: Callable[[str], None]) -> FederatedData:
     download = settings.download and settings.fallback is None
     dataset = datasets.load(settings.name, settings.dir, download=download, fallback=settings.fallback)
     if dataset.name != settings.name:
-        say(f"{settings.name} is not on this machine; using {dataset.name}. `fedasmu data prepare {settings.name}` gets it")
+        say(
+            f"{settings.name} is not on this machine; using {dataset.name}. `fedasmu data prepare {settings.name}` gets it"
+        )
     train, test, users = dataset.train, dataset.test, dataset.users
     if settings.held_out:
         kept, held_out = partition.hold_out(train.targets, settings.held_out, derive(config.seed, "hold out"))
@@ -73,7 +75,15 @@ def fleet(settings: FleetSettings, seed: int) -> Fleet:
         if len(profiles) != settings.devices:
             raise UserError(f"fleet.profiles has {len(profiles)} devices, but there are {settings.devices} in all")
     else:
-        names = ("spread", "slowest_over_fastest", "seconds_per_sample", "down_mbps", "up_mbps", "link_spread", "latency")
+        names = (
+            "spread",
+            "slowest_over_fastest",
+            "seconds_per_sample",
+            "down_mbps",
+            "up_mbps",
+            "link_spread",
+            "latency",
+        )
         drawn: dict[str, Any] = {name: getattr(settings, name) for name in names}
         profiles = draw_profiles(settings.devices, seed, **drawn)
     availability: Availability = Always()

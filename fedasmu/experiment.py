@@ -1,7 +1,7 @@
 """An experiment: builds the objects from its settings, and runs them.
 
-    from fedasmu import Experiment
-    result = Experiment.from_toml("recipes/quickstart.toml").run()
+from fedasmu import Experiment
+result = Experiment.from_toml("recipes/quickstart.toml").run()
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from fedasmu.protocol import Model, Workload
 from fedasmu.record import Record
 from fedasmu.result import Result
 from fedasmu.server import Server
+from fedasmu.shelf import Shelf
+from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.pool import Inline, Job, Pool, Processes, timing_only
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.training import Trainer
@@ -43,6 +45,7 @@ from fedasmu.vector import Layout
 
 Workers = int | Literal["inline"]
 IN_PYTHON = "given-in-python"
+SHELVES = "shelves"
 
 
 class Experiment:
@@ -115,7 +118,9 @@ class Experiment:
     def _build(self, say: Callable[[str], None]) -> Build:
         if IN_PYTHON in (self.config.model.name, self.config.data.name):
             if self.config.model.name == IN_PYTHON and self._factory is None:
-                raise UserError("this run's model was given in Python: resume it with Experiment.of_run(dir, model=...)")
+                raise UserError(
+                    "this run's model was given in Python: resume it with Experiment.of_run(dir, model=...)"
+                )
             if self.config.data.name == IN_PYTHON and self._given is None:
                 raise UserError("this run's data were given in Python: resume it with Experiment.of_run(dir, data=...)")
         return Build(self.config, self._factory, self._given, say)
@@ -164,7 +169,15 @@ class Build:
     def simulator(self, pool: Pool, record: Record, observe: Callable[[Simulator], None]) -> Simulator:
         config, local = self.config, self.config.local
         pace = config.pacing.pace(len(self.fleet))
-        federation = Federation(config.seed, self._examples(), self.layout.size, self.layout.trainable, pace.limit)
+        shelves = record.directory / SHELVES
+        federation = Federation(
+            config.seed,
+            self._examples(),
+            self.layout.size,
+            self.layout.trainable,
+            pace.limit,
+            Shelf(shelves / "server"),
+        )
         vector = torch.zeros(1) if config.timing_only else self.initial
         server = Server(
             Model(0, vector),
@@ -174,6 +187,7 @@ class Build:
             config.seed,
             local.learning_rate,
             config.algorithm.max_staleness,
+            config.algorithm.pull_beyond,
         )
         examples = federation.examples
         return Simulator(
@@ -182,6 +196,7 @@ class Build:
             fleet=self.fleet,
             pool=pool,
             record=record,
+            memories=Memories(Shelf(shelves / "devices")),
             workload=lambda device: Workload(examples[device], local.batch, local.epochs),
             seed=config.seed,
             period=config.pacing.period,
@@ -213,7 +228,9 @@ def _execute(
 
     def save() -> None:
         wall = before + time.monotonic() - began
-        checkpoint.save({**simulator.state(), "wall": wall}, directory / "checkpoint", simulator.server.counters.received)
+        checkpoint.save(
+            {**simulator.state(), "wall": wall}, directory / "checkpoint", simulator.server.counters.received
+        )
 
     try:
         if state is None:
@@ -261,14 +278,15 @@ def _conclude(build: Build, simulator: Simulator, directory: Path, workers: Work
         "refused": counters.refused,
         "lost": counters.lost,
         "mean_staleness": simulator.mean_staleness,
-        "bytes_down": simulator.tally.bytes_down,
-        "bytes_up": simulator.tally.bytes_up,
+        "bytes_down": simulator.meter.tally.bytes_down,
+        "bytes_up": simulator.meter.tally.bytes_up,
         "wall_seconds": round(wall, 3),
         "workers": workers,
         **surroundings(),
     }
     (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    shutil.rmtree(directory / "checkpoint", ignore_errors=True)
+    for folder in ("checkpoint", SHELVES):
+        shutil.rmtree(directory / folder, ignore_errors=True)
 
 
 def surroundings() -> dict[str, str]:

@@ -51,7 +51,10 @@ def recipes() -> Rows:
 def fleets() -> Rows:
     from fedasmu.config import PRESETS_OF_FLEETS
 
-    return [{"name": name, "description": about, **{"settings": str(keys)}} for name, (about, keys) in PRESETS_OF_FLEETS.items()]
+    return [
+        {"name": name, "description": about, **{"settings": str(keys)}}
+        for name, (about, keys) in PRESETS_OF_FLEETS.items()
+    ]
 
 
 LISTINGS: dict[str, Callable[[], Rows]] = {

@@ -46,7 +46,7 @@ class Live:
 
     def observe(self, simulator: Simulator) -> None:
         received, now = simulator.server.counters.received, time.monotonic()
-        accuracy = f"accuracy {simulator.latest['accuracy']:.3f}" if simulator.latest else "accuracy ..."
+        accuracy = f"accuracy {simulator.meter.latest['accuracy']:.3f}" if simulator.meter.latest else "accuracy ..."
         status = (
             f"t = {simulator.clock.now:,.0f} s  version {simulator.server.model.version}  {accuracy}"
             f"  staleness {simulator.mean_staleness:.1f}"

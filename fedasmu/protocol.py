@@ -1,6 +1,6 @@
 """The vocabulary of server and devices.
 
-A device's work is a *session*: a generator that yields commands (`Train`, `Probe`, `Fetch`) and is sent their results.
+A device's work is a *session*: a generator that yields commands (`Train`, `Probe`, `Fetch`, `Poll`) and is sent their results.
 Whoever drives it supplies the results: the virtual clock in a simulation, the network on a real device. The session
 itself therefore knows no clock, no process and no socket.
 """
@@ -37,6 +37,7 @@ class Task:
     model: Model
     lr: float
     note: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 1.0  # of the model that travels: below 1 for a sub-network
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Train:
     anchor: Tensor | None = None  # None: the vector that this training starts from
     mask: Tensor | None = None
     objective: Objective | None = None
+    work: float = 1.0  # share of the whole network's work that a step takes: below 1 for a sub-network
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Poll:
+    """Look whether the server wants the model now, unfinished as it is. Answered by a bool, at once and at no cost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluate:
     """Loss and accuracy of `vector` on the evaluation examples. Answered by `Evaluated`."""
 
@@ -128,9 +135,9 @@ class Report:
     note: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def bytes(self) -> int:
-        tensors = [self.vector, *(value for value in self.note.values() if isinstance(value, Tensor))]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    def extra_bytes(self) -> int:
+        """What is sent besides the model."""
+        return sum(value.nbytes for value in self.note.values() if isinstance(value, Tensor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,5 +153,5 @@ class Upload:
 
 
 Computation = Train | Probe | Evaluate
-Command = Train | Probe | Fetch
+Command = Train | Probe | Fetch | Poll
 Session = Generator[Command, Any, Report]

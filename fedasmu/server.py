@@ -62,6 +62,7 @@ class Entry:
     task: Task
     fresh: Model | None = None
     asked: bool = False
+    urgent: bool = False  # the server waits for it, finished or not
 
 
 @dataclass
@@ -73,6 +74,7 @@ class Server:
     seed: int
     learning_rate: Callable[[int], float]  # of the number of uploads received so far
     max_staleness: int | None = None
+    pull_beyond: int | None = None  # at an aggregation, call in the tasks in flight that are staler than this
     counters: Counters = field(default_factory=Counters)
     ledger: dict[int, Entry] = field(default_factory=dict)
     waiting: list[Upload] = field(default_factory=list)
@@ -95,6 +97,11 @@ class Server:
         if self.model.version > entry.task.model.version:
             entry.fresh = self.model
         return entry.fresh
+
+    def wanted(self, task: int) -> bool:
+        """Whether the server waits for this task's model, unfinished as it may be."""
+        entry = self.ledger.get(task)
+        return entry is not None and entry.urgent
 
     def receive(self, task: int, report: Report) -> Decision:
         """A device delivers its task."""
@@ -131,7 +138,8 @@ class Server:
 
     def _start(self, device: int) -> Task:
         lr = self.learning_rate(self.counters.received)
-        task = Task(self.counters.started, device, self.model, lr, self.aggregator.brief(device))
+        note = self.aggregator.brief(device)
+        task = Task(self.counters.started, device, self.model, lr, note, self.aggregator.share(note))
         self.counters.started += 1
         self.ledger[task.id] = Entry(task)
         return task
@@ -166,7 +174,14 @@ class Server:
 
     def _aggregate_if_ready(self) -> Aggregation | None:
         ready = self.waiting and self.schedule.ready(len(self.waiting), len(self.ledger))
-        return self._aggregate() if ready else None
+        return self._aggregate() if ready and not self._calling_in() else None
+
+    def _calling_in(self) -> bool:
+        """Whether devices that fell too far behind are still to deliver what they have."""
+        if self.pull_beyond is not None:
+            for entry in self.ledger.values():
+                entry.urgent = entry.urgent or self.model.version - entry.task.model.version + 1 > self.pull_beyond
+        return any(entry.urgent for entry in self.ledger.values())
 
     def _aggregate(self) -> Aggregation:
         uploads, self.waiting = self.waiting, []
@@ -200,10 +215,17 @@ class Server:
         self._idle = state["idle"].tolist()
         self.ledger = {}
         for line in state["ledger"]:
-            task = Task(line["task"], line["device"], models[line["base"]], line["lr"], line["note"])
-            self.ledger[task.id] = Entry(task, models.get(line["fresh"]), line["asked"])
+            task = Task(line["task"], line["device"], models[line["base"]], line["lr"], line["note"], line["share"])
+            self.ledger[task.id] = Entry(task, models.get(line["fresh"]), line["asked"], line["urgent"])
         self.waiting = [
-            Upload(**{**line, "base": models[line["base"]], "fresh": models.get(line["fresh"])} | {"report": Report(**line["report"])})
+            Upload(
+                line["task"],
+                line["device"],
+                models[line["base"]],
+                models.get(line["fresh"]),
+                line["staleness"],
+                Report(**line["report"]),
+            )
             for line in state["waiting"]
         ]
         self.aggregator.restore(state["aggregator"])
@@ -221,8 +243,10 @@ def _entry_state(entry: Entry) -> dict[str, Any]:
         "base": task.model.version,
         "lr": task.lr,
         "note": dict(task.note),
+        "share": task.share,
         "fresh": _version(entry.fresh),
         "asked": entry.asked,
+        "urgent": entry.urgent,
     }
 
 
@@ -234,5 +258,10 @@ def _upload_state(upload: Upload) -> dict[str, Any]:
         "base": upload.base.version,
         "fresh": _version(upload.fresh),
         "staleness": upload.staleness,
-        "report": {"vector": report.vector, "examples": report.examples, "loss": report.loss, "note": dict(report.note)},
+        "report": {
+            "vector": report.vector,
+            "examples": report.examples,
+            "loss": report.loss,
+            "note": dict(report.note),
+        },
     }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedasmu.protocol import Memory, Model, Session, Task, Upload, Workload
 from fedasmu.schedule import Schedule
+from fedasmu.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Federation:
     size: int  # elements of the model's vector
     trainable: int  # how many of them, the first ones, are trainable
     limit: int  # the most devices in flight
+    shelf: Shelf  # on disk, for methods that keep a vector for every device
 
     @property
     def devices(self) -> int:
@@ -47,6 +49,10 @@ class Aggregator(ABC):
     def brief(self, device: int) -> Mapping[str, Any]:
         """What rides along with a task for this device."""
         return {}
+
+    def share(self, note: Mapping[str, Any]) -> float:
+        """How much of the model travels for a task with this note: less than 1 where only a sub-network is trained."""
+        return 1.0
 
     def discarded(self, upload: Upload) -> None:  # noqa: B027 - an optional hook
         """An upload was too stale to aggregate; its note may still teach something."""
@@ -83,6 +89,11 @@ class Algorithm(BaseModel, ABC):
 
     name: str
     max_staleness: int | None = Field(None, ge=1, description="discard uploads staler than this; none: keep all")
+
+    @property
+    def pull_beyond(self) -> int | None:
+        """The staleness at which the server calls a device's model in before it is finished; None: never."""
+        return None
 
     @classmethod
     def names(cls) -> list[str]:

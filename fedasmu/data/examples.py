@@ -41,12 +41,6 @@ class Examples:
     def subset(self, indices: Tensor) -> Examples:
         return replace(self, inputs=self.inputs[indices], targets=self.targets[indices])
 
-    def to(self, device: torch.device) -> Examples:
-        """On another device; the same tensors, not copies, when they are there already."""
-        scale = None if self.scale is None else self.scale.to(device)
-        shift = None if self.shift is None else self.shift.to(device)
-        return Examples(self.inputs.to(device), self.targets.to(device), scale, shift)
-
 
 @dataclass(frozen=True)
 class Dataset:

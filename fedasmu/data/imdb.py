@@ -1,4 +1,4 @@
-"""IMDb film reviews, a text file each in {train,test}/{neg,pos} (Maas et al., ACL 2011). Those without labels are left out."""
+"""Film reviews, a text file each in {train,test}/{neg,pos} (Maas et al., ACL 2011). Those without labels are not read."""
 
 from __future__ import annotations
 

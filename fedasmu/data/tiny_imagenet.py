@@ -1,7 +1,7 @@
 """Tiny-ImageNet-200: folders of JPEG files (Stanford CS231n).
 
-The published test images have no labels, so the validation images are the test set. Classes are numbered in the order of
-wnids.txt.
+The published test images have no labels, so the validation images are the test set. Classes are numbered in the order
+of wnids.txt.
 """
 
 from __future__ import annotations

@@ -90,7 +90,9 @@ class Network:
         data = _Data(examples, self._shape, checks.batch(indices, len(examples)), self._plan.classes)
         gradient = torch.empty(self._layout.trainable)
         where = vector.data_ptr(), len(gradient), data.address
-        total = self._library.engine_gradient(self._engine, *where, indices.data_ptr(), len(indices), gradient.data_ptr())
+        total = self._library.engine_gradient(
+            self._engine, *where, indices.data_ptr(), len(indices), gradient.data_ptr()
+        )
         return total / len(indices), gradient
 
     def loss(self, vector: Tensor, examples: Examples, indices: Tensor) -> float:
@@ -131,7 +133,9 @@ class _Data:
         scale, shift, targets = checks.examples(examples, shape)
         checks.labels(targets if indices is None else targets[indices], classes)
         self._tensors = examples.inputs, scale, shift, targets
-        self._structure = library.Data(*(tensor.data_ptr() for tensor in self._tensors), examples.inputs.is_floating_point())
+        self._structure = library.Data(
+            *(tensor.data_ptr() for tensor in self._tensors), examples.inputs.is_floating_point()
+        )
         self.address = ctypes.byref(self._structure)
 
 

@@ -13,7 +13,9 @@ def tensor(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], *shapes: t
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} is a {type(value).__name__}, not a tensor")
     if value.device.type != "cpu" or value.layout != torch.strided:
-        raise ValueError(f"{name} is a {value.layout} tensor on {value.device}: the native engine needs a dense one on the CPU")
+        raise ValueError(
+            f"{name} is a {value.layout} tensor on {value.device}: the native engine needs a dense one on the CPU"
+        )
     if value.dtype not in dtypes:
         raise ValueError(f"{name} has dtype {value.dtype}, not {' or '.join(str(dtype) for dtype in dtypes)}")
     if tuple(value.shape) not in shapes:

@@ -68,10 +68,10 @@ template <class Floats> inline float sum(Floats v) {
 struct Sweep {
   Index pixels, rows, run;
   Index x_pixel, x_row, x_step;
-  Index w_step;
+  Index w_row, w_step;
   Index y_pixel, y_step;
-  bool add;   // to what y holds, instead of replacing it
-  bool relu;
+  bool add = false;  // to what y holds, instead of replacing it
+  bool relu = false;
 };
 
 template <int L, int N> void sweep(const Sweep& s, const float* x, const float* w, const float* start, float* y) {
@@ -83,9 +83,8 @@ template <int L, int N> void sweep(const Sweep& s, const float* x, const float* 
     for (int n = 0; n < N; ++n)
 #pragma GCC unroll 4
       for (int i = 0; i < parts; ++i) total[n][i] = Floats{} + (start ? start[n] : 0.0f);
-    const float* weight = w;
     for (Index r = 0; r < s.rows; ++r) {
-      const float* row = x + r * s.x_row;
+      const float *row = x + r * s.x_row, *weight = w + r * s.w_row;
       for (Index k = 0; k < s.run; ++k, row += s.x_step, weight += s.w_step) {
         Floats value[parts];
 #pragma GCC unroll 4

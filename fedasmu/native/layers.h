@@ -46,22 +46,47 @@ struct Layer {
   bool learns() const { return kind == Kind::kConvolution || kind == Kind::kLinear; }
   Index run() const { return kernel_x * in.channels; }
   Index weights() const { return learns() ? kernel_y * run() * out.channels : 0; }
+  Index weight_at(Index o, Index c, Index ky, Index kx) const {
+    return ((o * in.channels + c) * kernel_y + ky) * kernel_x + kx;
+  }
   // A convolution packs its weights twice, for both directions; a linear layer's lie right for the way back.
   Index packed_size() const { return kind == Kind::kConvolution ? 2 * weights() : weights(); }
 };
 
-// forward: [ky][kx][c][o]; backward: [ky][o][kx][c]; in the model: [o][c][ky][kx].
-inline void pack_convolution(const Layer& l, const float* w, float* forward) {
-  const Index outputs = l.out.channels, inputs = l.in.channels, run = l.run();
-  float* backward = forward + l.weights();
-  for (Index o = 0; o < outputs; ++o)
-    for (Index c = 0; c < inputs; ++c)
-      for (Index ky = 0; ky < l.kernel_y; ++ky)
-        for (Index kx = 0; kx < l.kernel_x; ++kx, ++w) {
-          const Index j = kx * inputs + c;
-          forward[(ky * run + j) * outputs + o] = *w;
-          backward[(ky * outputs + o) * run + j] = *w;
-        }
+// The way forward reads the weights as [ky][kx][c][o]; the model holds them as [o][c][ky][kx].
+inline void pack_forward(const Layer& l, const float* w, float* packed) {
+  for (Index ky = 0; ky < l.kernel_y; ++ky)
+    for (Index kx = 0; kx < l.kernel_x; ++kx)
+      for (Index c = 0; c < l.in.channels; ++c)
+        for (Index o = 0; o < l.out.channels; ++o) *packed++ = w[l.weight_at(o, c, ky, kx)];
+}
+
+// The way back gathers: an input pixel at p sums over the output pixels q with q * stride + k = p. So p mod stride, its
+// phase, decides which taps k of the kernel it meets, and within a phase the stride is 1. Packed as [phase][tap][o][c],
+// the taps in the order of q.
+struct Phase {
+  Index of, stride, kernel;
+  Index taps() const { return kernel > of ? (kernel - of + stride - 1) / stride : 0; }
+  Index tap(Index t) const { return of + stride * (taps() - 1 - t); }
+};
+
+template <class Body> void for_phases(const Layer& l, Body body) {
+  Index packed = 0;
+  for (Index y = 0; y < l.stride_y; ++y)
+    for (Index x = 0; x < l.stride_x; ++x) {
+      const Phase py{y, l.stride_y, l.kernel_y}, px{x, l.stride_x, l.kernel_x};
+      body(py, px, packed);
+      packed += py.taps() * px.taps() * l.out.channels * l.in.channels;
+    }
+}
+
+inline void pack_backward(const Layer& l, const float* w, float* packed) {
+  for_phases(l, [&](Phase py, Phase px, Index) {
+    for (Index ty = 0; ty < py.taps(); ++ty)
+      for (Index tx = 0; tx < px.taps(); ++tx)
+        for (Index o = 0; o < l.out.channels; ++o)
+          for (Index c = 0; c < l.in.channels; ++c) *packed++ = w[l.weight_at(o, c, py.tap(ty), px.tap(tx))];
+  });
 }
 
 inline void transpose(const float* from, Index rows, Index columns, Index to_stride, float* to) {
@@ -73,7 +98,8 @@ inline void transpose(const float* from, Index rows, Index columns, Index to_str
 }
 
 inline void pack(const Layer& l, const float* vector, float* packed) {
-  if (l.kind == Kind::kConvolution) pack_convolution(l, vector + l.weight, packed + l.packed);
+  if (l.kind == Kind::kConvolution) pack_forward(l, vector + l.weight, packed + l.packed);
+  if (l.kind == Kind::kConvolution) pack_backward(l, vector + l.weight, packed + l.packed + l.weights());
   if (l.kind == Kind::kLinear) transpose(vector + l.weight, l.out.channels, l.in.channels, l.out.channels, packed + l.packed);
 }
 
@@ -82,21 +108,45 @@ inline const float* bias_of(const Layer& l, const float* vector) { return l.bias
 template <int L> void convolve(const Layer& l, const float* w, const float* bias, const float* x, float* y) {
   const Sweep s{.pixels = l.out.width, .rows = l.kernel_y, .run = l.run(),
                 .x_pixel = l.stride_x * l.in.channels * L, .x_row = l.in.row() * L, .x_step = L,
-                .w_step = l.out.channels, .y_pixel = l.out.channels * L, .y_step = L, .add = false, .relu = l.relu};
+                .w_row = l.run() * l.out.channels, .w_step = l.out.channels,
+                .y_pixel = l.out.channels * L, .y_step = L, .relu = l.relu};
   for (Index row = 0; row < l.out.height; ++row)
     sweep_all<L>(s, l.out.channels, x + row * l.stride_y * l.in.row() * L, w, bias, y + l.out.at(row, 0) * L);
 }
 
+// Which of an input's `taps` outputs, the last of them at `last`, exist: `count` from `first`, after `skipped`.
+struct Reach {
+  Index first, count, skipped;
+  Reach(Index last, Index taps, Index size)
+      : first(std::max<Index>(0, last - taps + 1)),
+        count(std::max<Index>(0, std::min(last + 1, size) - first)),
+        skipped(first - (last - taps + 1)) {}
+};
+
 template <int L> void convolve_back(const Layer& l, const float* w, const float* d, float* dx) {
-  const Index outputs = l.out.channels;
-  const Sweep s{.pixels = l.out.width, .rows = 1, .run = outputs,
-                .x_pixel = outputs * L, .x_row = 0, .x_step = L,
-                .w_step = l.run(), .y_pixel = l.stride_x * l.in.channels * L, .y_step = L, .add = true, .relu = false};
-  std::memset(dx, 0, l.in.size() * L * sizeof(float));
-  for (Index row = 0; row < l.out.height; ++row)
-    for (Index ky = 0; ky < l.kernel_y; ++ky)
-      sweep_all<L>(s, l.run(), d + l.out.at(row, 0) * L, w + ky * outputs * l.run(), nullptr,
-                   dx + (row * l.stride_y + ky) * l.in.row() * L);
+  const Index inputs = l.in.channels, outputs = l.out.channels;
+  for_phases(l, [&](Phase py, Phase px, Index packed) {
+    const Index ring_y = l.in.ring_y, ring_x = l.in.ring_x, w_tap = outputs * inputs;
+    Sweep s{.pixels = 1, .rows = 0, .run = 0,
+            .x_pixel = outputs * L, .x_row = l.out.row() * L, .x_step = L,
+            .w_row = px.taps() * w_tap, .w_step = inputs, .y_pixel = l.stride_x * inputs * L, .y_step = L};
+    const auto first_from = [](Index ring, Phase p) { return (ring - p.of + p.stride - 1) / p.stride; };
+    const auto last_before = [](Index end, Phase p) { return (end - p.of + p.stride - 1) / p.stride; };
+    for (Index qy = first_from(ring_y, py); qy < last_before(ring_y + l.in.height, py); ++qy) {
+      const Reach y(qy, py.taps(), l.out.height);
+      s.rows = y.count;
+      const Index end = last_before(ring_x + l.in.width, px);
+      for (Index qx = first_from(ring_x, px); qx < end; qx += s.pixels) {
+        const Reach x(qx, px.taps(), l.out.width);
+        s.run = x.count * outputs;
+        s.pixels = x.count == px.taps() ? std::min(end, l.out.width) - qx : 1;  // away from the edges all are alike
+        if (s.pixels < 1) s.pixels = 1;
+        sweep_all<L>(s, inputs, d + l.out.at(y.first, x.first) * L,
+                     w + packed + (y.skipped * px.taps() + x.skipped) * w_tap, nullptr,
+                     dx + l.in.at(qy * l.stride_y + py.of - ring_y, qx * l.stride_x + px.of - ring_x) * L);
+      }
+    }
+  });
 }
 
 // As many rows at a time as the second-level cache holds, since every tile of weights reads them again.
@@ -127,13 +177,13 @@ template <int L> void convolve_weights(const Layer& l, const float* d, const flo
 
 template <int L> void linear(const Layer& l, const float* w, const float* bias, const float* x, float* y) {
   const Sweep s{.pixels = 1, .rows = 1, .run = l.in.channels, .x_pixel = 0, .x_row = 0, .x_step = L,
-                .w_step = l.out.channels, .y_pixel = 0, .y_step = L, .add = false, .relu = l.relu};
+                .w_row = 0, .w_step = l.out.channels, .y_pixel = 0, .y_step = L, .relu = l.relu};
   sweep_all<L>(s, l.out.channels, x, w, bias, y);
 }
 
 template <int L> void linear_back(const Layer& l, const float* w, const float* d, float* dx) {
   const Sweep s{.pixels = 1, .rows = 1, .run = l.out.channels, .x_pixel = 0, .x_row = 0, .x_step = L,
-                .w_step = l.in.channels, .y_pixel = 0, .y_step = L, .add = false, .relu = false};
+                .w_row = 0, .w_step = l.in.channels, .y_pixel = 0, .y_step = L};
   sweep_all<L>(s, l.in.channels, d, w, nullptr, dx);
 }
 
@@ -144,7 +194,7 @@ template <int L> void linear_weights(const Layer& l, const float* d, const float
   transpose(x, inputs, L, padded, xt);
   transpose(d, outputs, L, outputs, dt);
   Sweep s{.pixels = whole, .rows = 1, .run = L, .x_pixel = L, .x_row = 0, .x_step = padded,
-          .w_step = outputs, .y_pixel = L, .y_step = inputs, .add = true, .relu = false};
+          .w_row = 0, .w_step = outputs, .y_pixel = L, .y_step = inputs, .add = true};
   sweep_all<L>(s, outputs, xt, dt, nullptr, g);
   if (whole * L == inputs) return;
   s.pixels = 1, s.y_step = L, s.add = false;

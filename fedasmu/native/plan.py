@@ -84,7 +84,9 @@ def _trace(module: nn.Module, layout: Layout, shape: tuple[int, ...], mode: bool
     chain = _Chain(shape, _offsets(root, layout))
     values: dict[fx.Node, Any] = {}
     for node in graph.nodes:
-        values[node] = chain.visit(root, node, fx.node.map_arg(node.args, values.get), fx.node.map_arg(node.kwargs, values.get))
+        values[node] = chain.visit(
+            root, node, fx.node.map_arg(node.args, values.get), fx.node.map_arg(node.kwargs, values.get)
+        )
     return chain
 
 
@@ -104,7 +106,9 @@ class _Chain:
 
     def __init__(self, shape: tuple[int, ...], offsets: dict[int, int]) -> None:
         if len(shape) not in (1, 3) or min(shape) < 1:
-            raise Unsupported(f"inputs of shape {shape}: the native engine knows (channels, height, width) and (features,)")
+            raise Unsupported(
+                f"inputs of shape {shape}: the native engine knows (channels, height, width) and (features,)"
+            )
         self.shape = shape
         self.offsets = offsets
         self.layers: list[Layer] = []
@@ -140,7 +144,9 @@ class _Chain:
 
     def _check_head(self, args: Sequence[Any]) -> None:
         if not args or args[0] is not self.head:
-            raise Unsupported(f"the network is not a chain: layer {self.position + 1} reads something else than the last layer")
+            raise Unsupported(
+                f"the network is not a chain: layer {self.position + 1} reads something else than the last layer"
+            )
 
     def _unknown(self, name: str) -> Unsupported:
         return Unsupported(f"layer {self.position + 1} ({name}) is not known to the native engine")
@@ -183,7 +189,11 @@ class _Chain:
         kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _padding(module)
         if padding is None or module.groups != 1 or _pair(module.dilation) != (1, 1) or module.padding_mode != "zeros":
             return "has groups, a dilation or a padding that the native engine does not know"
-        if len(self.shape) != 3 or self.shape[0] != module.in_channels or min(self._window(kernel, stride, padding)) < 1:
+        if (
+            len(self.shape) != 3
+            or self.shape[0] != module.in_channels
+            or min(self._window(kernel, stride, padding)) < 1
+        ):
             return f"does not fit its input of shape {self.shape}"
         outputs = (module.out_channels, *self._window(kernel, stride, padding))
         self._push(Kind.CONVOLUTION, outputs, kernel=kernel, stride=stride, padding=padding, **self._parameters(module))
@@ -201,7 +211,12 @@ class _Chain:
 
     def _maximum(self, module: nn.MaxPool2d) -> str | None:
         kernel, stride = _pair(module.kernel_size), _pair(module.stride)
-        if _pair(module.padding) != (0, 0) or _pair(module.dilation) != (1, 1) or module.ceil_mode or module.return_indices:
+        if (
+            _pair(module.padding) != (0, 0)
+            or _pair(module.dilation) != (1, 1)
+            or module.ceil_mode
+            or module.return_indices
+        ):
             return "has a padding, a dilation or a mode that the native engine does not know"
         if len(self.shape) != 3 or min(self._window(kernel, stride, (0, 0))) < 1:
             return f"does not fit its input of shape {self.shape}"
@@ -247,7 +262,12 @@ _MODULES: dict[type[nn.Module], Callable[[_Chain, Any], str | None]] = {
 
 
 def _max_pool2d(
-    size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False
+    size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> nn.Module:
     return nn.MaxPool2d(size, stride, padding, dilation, return_indices, ceil_mode)
 

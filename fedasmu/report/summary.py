@@ -64,8 +64,12 @@ def draw_curve(result: Result, path: Path) -> Path:
     for target, seconds in run["time_to"].items():
         if seconds is not None:
             axes.plot([seconds], [float(target)], "o", color="#dc2626", markersize=4)
-            axes.annotate(f"{target} at {seconds:,.0f} s", (seconds, float(target)), (6, -10), textcoords="offset points")
-    axes.set(xlabel="virtual time (s)", ylabel="test accuracy", title=f"{run['method']} on {run['data']}, seed {run['seed']}")
+            axes.annotate(
+                f"{target} at {seconds:,.0f} s", (seconds, float(target)), (6, -10), textcoords="offset points"
+            )
+    axes.set(
+        xlabel="virtual time (s)", ylabel="test accuracy", title=f"{run['method']} on {run['data']}, seed {run['seed']}"
+    )
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
     return path

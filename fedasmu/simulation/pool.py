@@ -111,7 +111,9 @@ class Processes:
         on_wait: Callable[[Job, float], None] = lambda job, seconds: None,
     ) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
-            raise UserError(f"workers = {workers}: worker processes need an operating system with fork; use --workers inline")
+            raise UserError(
+                f"workers = {workers}: worker processes need an operating system with fork; use --workers inline"
+            )
         self._stopping, self._on_wait = stopping, on_wait
         self._jobs: dict[int, Job] = {}  # not yet given to a worker
         self._order: list[tuple[float, int]] = []

@@ -8,18 +8,19 @@ happens in between; the bits do not depend on how many workers compute.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedasmu.algorithms.base import Learner
-from fedasmu.protocol import Evaluate, Fetch, Memory, Model, Probe, Report, Session, Task, Train, Workload
+from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.record import Record
 from fedasmu.seeding import derive
 from fedasmu.server import Aggregation, Server, Verdict
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
+from fedasmu.simulation.memories import Memories
+from fedasmu.simulation.meter import Meter
 from fedasmu.simulation.pool import Job, Pool
 
 FORWARD = 1 / 3  # of a training step: a loss without its gradient costs one pass of three
@@ -36,20 +37,9 @@ class Run:
     slowdown: float
     replies: int = 0  # handed to the session so far
     answer: Model | None = None  # to its request for a fresh model
+    polls: list[bool] = field(default_factory=list)  # answers to its polls
     ticket: int | None = None
     report: Report | None = None
-
-
-@dataclass(slots=True)
-class Tally:
-    """What has been counted since the last evaluation, and in all."""
-
-    bytes_down: int = 0
-    bytes_up: int = 0
-    total_staleness: int = 0
-    uploads: int = 0
-    staleness: int = 0
-    train_loss: float = 0.0
 
 
 @dataclass
@@ -59,6 +49,7 @@ class Simulator:
     fleet: Fleet
     pool: Pool
     record: Record
+    memories: Memories
     workload: Callable[[int], Workload]  # of a device
     seed: int
     period: float
@@ -70,12 +61,8 @@ class Simulator:
 
     def __post_init__(self) -> None:
         self.clock = Clock()
-        self.tally = Tally()
-        self.memories: dict[int, Memory] = {}
+        self.meter = Meter(self.pool, self.record)
         self.runs: dict[int, Run] = {}
-        self.latest: dict[str, Any] = {}  # the last line of the metrics
-        self._evaluations: deque[tuple[dict[str, Any], int]] = deque()
-        self._evaluated = -1  # the version last sent to evaluation
         self._retry = False  # whether a tick is scheduled because nobody could be started
 
     @property
@@ -86,7 +73,7 @@ class Simulator:
 
     @property
     def mean_staleness(self) -> float:
-        return self.tally.total_staleness / max(self.server.counters.received, 1)
+        return self.meter.tally.total_staleness / max(self.server.counters.received, 1)
 
     @property
     def _deserted(self) -> bool:
@@ -107,7 +94,7 @@ class Simulator:
             self._handle(event.kind, run, result)
         if not self.server.schedule.timed:
             self._start()
-        self._drain(wait=False)
+        self.meter.drain(wait=False)
 
     def finish(self) -> None:
         """Aggregate what is left over, evaluate the final model, and wait for the last line of the metrics."""
@@ -116,9 +103,7 @@ class Simulator:
         self.runs.clear()
         if (aggregation := self.server.flush()) is not None:
             self._aggregated(aggregation)
-        if self._evaluated != self.server.model.version:
-            self._evaluate()
-        self._drain(wait=True)
+        self.meter.evaluate_last(self.server.model, self.server.counters, self.clock.now)
 
     def _await(self, event: Event) -> Any:
         run = self.runs.get(event.task)
@@ -157,18 +142,19 @@ class Simulator:
     def _begin_task(self, task: Task) -> None:
         now, device = self.clock.now, task.device
         self.record.event(now, "start", task=task.id, device=device, version=task.model.version)
-        self.tally.bytes_down += self.model_bytes
+        size = round(task.share * self.model_bytes)
+        self.meter.tally.bytes_down += size
         run = self.runs[task.id] = self._open(task)
         profile, work = self.fleet.profiles[device], run.work
-        arrival = profile.download(self.model_bytes)
-        nominal = arrival + self._seconds(run, work.samples(range(work.steps))) + profile.upload(self.model_bytes)
+        arrival = profile.download(size)
+        nominal = arrival + self._seconds(run, work.samples(range(work.steps))) + profile.upload(size)
         if (death := self.fleet.death(task.id, device, now, nominal)) < math.inf:
             self.clock.schedule(death, Kind.LOST, task.id)
         self._advance(run, None, delay=arrival)
 
     def _open(self, task: Task) -> Run:
         """A session at its start. It works on a copy of the device's memory, which is kept when the task is delivered."""
-        memory, work = _copy(self.memories.get(task.device, {})), self.workload(task.device)
+        memory, work = self.memories.get(task.device), self.workload(task.device)
         return Run(task, work, self.learner.train(task, work, memory), memory, self.fleet.slowdown(task.id))
 
     def _reply(self, run: Run, reply: Any) -> None:
@@ -181,10 +167,13 @@ class Simulator:
         profile = self.fleet.profiles[device]
         try:
             command = run.session.send(reply)
+            while isinstance(command, Poll):
+                run.polls.append(self.server.wanted(run.task.id))
+                command = run.session.send(run.polls[-1])
         except StopIteration as stop:
             run.report = stop.value
-            size = stop.value.bytes + self.model_bytes - self.server.model.vector.nbytes
-            self.tally.bytes_up += size
+            size = round(run.task.share * self.model_bytes) + stop.value.extra_bytes
+            self.meter.tally.bytes_up += size
             self.clock.schedule(now + profile.upload(size), Kind.ARRIVE, run.task.id)
             return
         if isinstance(command, Fetch):
@@ -206,20 +195,19 @@ class Simulator:
         version = None if fresh is None else fresh.version
         self.record.event(self.clock.now, "fetch", task=run.task.id, device=run.task.device, fresh=version)
         size = 0 if fresh is None else self.model_bytes
-        self.tally.bytes_down += size
-        self.clock.schedule(self.clock.now + self.fleet.profiles[run.task.device].download(size), Kind.ANSWER, run.task.id)
+        self.meter.tally.bytes_down += size
+        self.clock.schedule(
+            self.clock.now + self.fleet.profiles[run.task.device].download(size), Kind.ANSWER, run.task.id
+        )
 
     def _arrive(self, run: Run) -> None:
         task, report = run.task, run.report
         assert report is not None
         del self.runs[task.id]
         if run.memory:
-            self.memories[task.device] = run.memory
+            self.memories.put(task.device, run.memory)
         decision = self.server.receive(task.id, report)
-        self.tally.uploads += 1
-        self.tally.staleness += decision.staleness
-        self.tally.total_staleness += decision.staleness
-        self.tally.train_loss += report.loss
+        self.meter.upload(report, decision.staleness)
         note = {key: value for key, value in report.note.items() if isinstance(value, int | float | str | None)}
         self.record.event(
             self.clock.now,
@@ -257,60 +245,30 @@ class Simulator:
             self.record.event(self.clock.now, "version", **fields, **aggregation.details)
 
     def _evaluate(self) -> None:
-        """Send the current model to evaluation. Its line of the metrics is written when the result is there."""
-        counters, tally, model = self.server.counters, self.tally, self.server.model
-        self._evaluated = model.version
-        row = {
-            "time": self.clock.now,
-            "version": model.version,
-            "uploads": counters.received,
-            "train_loss": tally.train_loss / tally.uploads if tally.uploads else "",
-            "staleness": tally.staleness / tally.uploads if tally.uploads else "",
-            "stale": counters.stale,
-            "refused": counters.refused,
-            "lost": counters.lost,
-            "bytes_down": tally.bytes_down,
-            "bytes_up": tally.bytes_up,
-        }
-        self.tally = Tally(tally.bytes_down, tally.bytes_up, tally.total_staleness)
-        self._evaluations.append((row, self.pool.submit(Job(Evaluate(model.vector), -1, -1, 0), self.clock.now)))
-
-    def _drain(self, wait: bool) -> None:
-        """Write the metrics' lines in order, as far as they are known."""
-        while self._evaluations and (wait or self.pool.ready(self._evaluations[0][1])):
-            row, ticket = self._evaluations[0]
-            result = self.pool.result(ticket)
-            self._evaluations.popleft()
-            self.latest = {**row, "accuracy": result.accuracy, "loss": result.loss}
-            self.record.metrics(self.latest)
+        self.meter.evaluate(self.server.model, self.server.counters, self.clock.now)
 
     def state(self) -> dict[str, Any]:
         """A checkpoint. Sessions cannot be saved, but they can be played again: what they were answered is kept."""
-        self._drain(wait=True)
         return {
             "server": self.server.state(),
             "clock": self.clock.state(),
-            "tally": {name: getattr(self.tally, name) for name in Tally.__slots__},
-            "memories": {str(device): memory for device, memory in self.memories.items()},
-            "runs": [{"task": run.task.id, "replies": run.replies} for run in self.runs.values()],
-            "latest": self.latest,
-            "evaluated": self._evaluated,
+            "meter": self.meter.state(),
+            "memories": self.memories.state(),
             "retry": self._retry,
-            "record": self.record.state(),
+            "runs": [{"task": run.task.id, "replies": run.replies, "polls": run.polls} for run in self.runs.values()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.server.restore(state["server"])
         self.clock.restore(state["clock"])
-        self.tally = Tally(**state["tally"])
-        self.memories = {int(device): memory for device, memory in state["memories"].items()}
-        self.latest, self._evaluated, self._retry = state["latest"], state["evaluated"], state["retry"]
-        self.record.restore(state["record"])
+        self.meter.restore(state["meter"])
+        self.memories.restore(state["memories"])
+        self._retry = state["retry"]
         needed = {event[3]: event[0] for event in state["clock"]["events"] if event[2] != Kind.LOST}
         for line in state["runs"]:
-            self._replay(line["task"], line["replies"], needed[line["task"]])
+            self._replay(line["task"], line["replies"], line["polls"], needed[line["task"]])
 
-    def _replay(self, task: int, replies: int, needed: float) -> None:
+    def _replay(self, task: int, replies: int, polls: list[bool], needed: float) -> None:
         """Run a task in flight again from its start to where the checkpoint found it, to the same bits."""
         entry = self.server.ledger[task]
         run = self.runs[task] = self._open(entry.task)
@@ -318,6 +276,10 @@ class Simulator:
         try:
             while True:
                 command = run.session.send(reply)
+                if isinstance(command, Poll):
+                    reply = polls[len(run.polls)]
+                    run.polls.append(reply)
+                    continue
                 if isinstance(command, Fetch):
                     reply = run.answer = entry.fresh
                 else:
@@ -334,12 +296,5 @@ class Simulator:
 def _samples(command: Train | Probe, work: Workload) -> float:
     """What a computation costs. A probe with a gradient is free: its gradient is the next training step's own."""
     if isinstance(command, Train):
-        return work.samples(command.steps)
+        return command.work * work.samples(command.steps)
     return 0.0 if command.gradient else FORWARD * work.samples(range(command.step, command.step + 1))
-
-
-def _copy(tree: Any) -> Any:
-    """A copy of a memory that shares its tensors, which are never written to."""
-    if isinstance(tree, dict):
-        return {key: _copy(value) for key, value in tree.items()}
-    return [_copy(value) for value in tree] if isinstance(tree, list) else tree

@@ -1,0 +1,51 @@
+"""What the simulated devices remember between tasks: small values in memory, tensors on a shelf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fedasmu.protocol import Memory
+from fedasmu.shelf import Shelf
+
+
+class Memories:
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._values: dict[int, Memory] = {}
+        self._tensors: dict[int, list[str]] = {}
+
+    def get(self, device: int) -> Memory:
+        """A copy that a session may change: it counts only once it is put back."""
+        memory: Memory = _copy(self._values.get(device, {}))
+        for name in self._tensors.get(device, []):
+            memory[name] = self._shelf.get(f"{device}/{name}")
+        return memory
+
+    def put(self, device: int, memory: Memory) -> None:
+        tensors = [name for name, value in memory.items() if isinstance(value, Tensor)]
+        for name in tensors:
+            self._shelf.put(f"{device}/{name}", memory[name])
+        if tensors:
+            self._tensors[device] = tensors
+        if values := {name: value for name, value in memory.items() if name not in tensors}:
+            self._values[device] = values
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "values": {str(device): memory for device, memory in self._values.items()},
+            "tensors": {str(device): names for device, names in self._tensors.items()},
+            "shelf": self._shelf.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._values = {int(device): memory for device, memory in state["values"].items()}
+        self._tensors = {int(device): names for device, names in state["tensors"].items()}
+        self._shelf.restore(state["shelf"])
+
+
+def _copy(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _copy(value) for key, value in tree.items()}
+    return [_copy(value) for value in tree] if isinstance(tree, list) else tree
