@@ -1,7 +1,7 @@
 """Checkpoints: a tree of plain values and tensors, written so that a kill at any moment leaves a readable one.
 
-Each is a directory of its own with the tree as JSON, the tensors as safetensors and a digest of both. It is written under
-a temporary name and then renamed; the one before it is kept in case the newest is damaged. Nothing is pickled.
+Each is a directory with the tree as JSON, the tensors as safetensors and a digest of both. It is written under a
+temporary name and then renamed; the one before it is kept in case the newest is damaged. Nothing is pickled.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Asynchronous federated learning with staleness-aware model update: simulate it exactly, repeat it bit by bit.",
+    help="Asynchronous federated learning with staleness-aware model update: simulated exactly, repeated bit by bit.",
     epilog="Start with: [bold]fedasmu run quickstart[/bold]",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Find, download and look at data sets.")

@@ -28,9 +28,7 @@ def federated_data(config: Config, say: Callable[[str], None]) -> FederatedData:
     download = settings.download and settings.fallback is None
     dataset = datasets.load(settings.name, settings.dir, download=download, fallback=settings.fallback)
     if dataset.name != settings.name:
-        say(
-            f"{settings.name} is not on this machine; using {dataset.name}. `fedasmu data prepare {settings.name}` gets it"
-        )
+        say(f"{settings.name} is not here: using {dataset.name} (`fedasmu data prepare {settings.name}` gets it)")
     train, test, users = dataset.train, dataset.test, dataset.users
     if settings.held_out:
         kept, held_out = partition.hold_out(train.targets, settings.held_out, derive(config.seed, "hold out"))

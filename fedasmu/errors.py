@@ -10,7 +10,7 @@ class UserError(Exception):
 
 
 class DeviceError(Exception):
-    """The work of one device failed. The message holds its id, its seed and its traceback; `job` is what it was doing."""
+    """The work of one device failed. The message has its id, its seed and its traceback; `job` is what it was doing."""
 
     def __init__(self, job: Any, message: str) -> None:
         super().__init__(message)

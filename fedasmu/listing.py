@@ -33,7 +33,7 @@ def datasets() -> Rows:
     from fedasmu.data import DATASETS, where
 
     return [
-        {"name": entry.name, "description": entry.about, "here": any(found for _, found in where(entry.name))}
+        {"name": entry.name, "description": entry.summary, "here": any(found for _, found in where(entry.name))}
         for entry in DATASETS
     ]
 

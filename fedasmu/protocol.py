@@ -1,7 +1,7 @@
 """The vocabulary of server and devices.
 
-A device's work is a *session*: a generator that yields commands (`Train`, `Probe`, `Fetch`, `Poll`) and is sent their results.
-Whoever drives it supplies the results: the virtual clock in a simulation, the network on a real device. The session
+A device's work is a *session*: a generator that yields commands (`Train`, `Probe`, `Fetch`, `Poll`) and is sent their
+results. Whoever drives it supplies them: the virtual clock in a simulation, the network on a real device. The session
 itself therefore knows no clock, no process and no socket.
 """
 
@@ -67,8 +67,8 @@ class Workload:
 class Train:
     """SGD from `vector` over these steps of the task. Answered by `Trained`.
 
-    A task's steps are numbered through all its epochs, and the batch of a step depends on the task alone: a training cut
-    in two gives the same bits as one in a piece. Each step is w -= lr * mask * (gradient + pull * (w - anchor)).
+    A task's steps are numbered through all its epochs, and a step's batch depends on the task alone: a training cut in
+    two gives the same bits as one in a piece. Each step is w -= lr * mask * (gradient + pull * (w - anchor)).
     """
 
     vector: Tensor

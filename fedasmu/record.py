@@ -7,6 +7,7 @@ metrics.csv         one line an evaluation
 model.safetensors   the final model
 summary.json        the run in a few numbers, with the commit and the machine
 checkpoint/         what `fedasmu run --resume` starts from
+shelves/            vectors that a method keeps for every device, while the run goes on
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
+SHELVES = "shelves"
 COLUMNS = (
     "time",  # virtual seconds
     "version",  # of the global model

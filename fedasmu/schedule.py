@@ -1,4 +1,4 @@
-"""When devices start and when the server aggregates: the only difference between synchronous and asynchronous methods."""
+"""When devices start and when the server aggregates: all that makes a method synchronous or asynchronous."""
 
 from __future__ import annotations
 

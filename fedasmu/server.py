@@ -1,7 +1,7 @@
 """The server: versions, who is busy, what is too stale. It has no clock, no socket and no thread.
 
-Plain calls in, decisions out: the simulator, a network service and the tests drive the same object. A ledger of tasks is
-its only source of truth about versions; a device is never believed about them.
+Plain calls in, decisions out: the simulator, a network service and the tests drive the same object. A ledger of tasks
+is its only source of truth about versions; a device is never believed about them.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Server:
 
     def _pick(self, wanted: int, eligible: Callable[[int], bool] | None) -> list[int]:
         """Draw without replacement from the idle devices: those drawn, eligible or not, move to the list's end."""
-        idle, picked, undrawn = self._idle, [], len(self._idle)
+        picked: list[int] = []
+        idle, undrawn = self._idle, len(self._idle)
         while undrawn and len(picked) < wanted:
             place = derive(self.seed, "pick", self._draws) % undrawn
             self._draws += 1

@@ -1,7 +1,7 @@
 """A shelf for tensors on disk: for methods that keep a whole vector for every device.
 
-Memory then holds what is in flight, not the fleet. What a checkpoint refers to is never overwritten: a new tensor gets a
-new file, and an old file is swept away once no kept checkpoint needs it.
+Memory then holds what is in flight, not the fleet. What a checkpoint refers to is never overwritten: a new tensor gets
+a new file, and an old file is swept away once no kept checkpoint needs it.
 """
 
 from __future__ import annotations

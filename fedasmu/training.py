@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
-from fedasmu.protocol import Computation, Evaluate, Evaluated, Objective, Probe, Probed, Train, Trained, Workload
+from fedasmu.protocol import Computation, Evaluated, Objective, Probe, Probed, Train, Trained, Workload
 from fedasmu.seeding import derive
 from fedasmu.vector import Layout
 
@@ -19,8 +19,9 @@ EVALUATION_BATCH = 500  # larger ones leave the cache, smaller ones pay more ove
 
 
 def batches(shard: Tensor, work: Workload, seed: int, steps: range) -> list[Tensor]:
-    """The indices of each of these steps' examples. Every epoch has an order of its own, a function of the task's seed."""
-    per_epoch, chosen = work.steps_per_epoch, []
+    """The indices of each of these steps' examples. Every epoch has its own order, from the task's seed."""
+    per_epoch = work.steps_per_epoch
+    chosen: list[Tensor] = []
     for epoch in range(steps.start // per_epoch, -(-steps.stop // per_epoch)):
         generator = torch.Generator().manual_seed(derive(seed, "epoch", epoch))
         order = shard[torch.randperm(len(shard), generator=generator)]
@@ -117,7 +118,7 @@ class Trainer:
         self.batch, self.epochs = batch, epochs
 
     def perform(self, command: Computation, device: int, seed: int) -> Trained | Probed | Evaluated:
-        """`seed` belongs to the task; what is random in one command (dropout) depends on it and on the command's steps."""
+        """`seed` is the task's: what is random in a command (dropout) depends on it and on the command's steps."""
         with torch.random.fork_rng(devices=[]):
             if isinstance(command, Train):
                 torch.manual_seed(derive(seed, "train", command.steps.start))

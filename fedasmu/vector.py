@@ -8,7 +8,7 @@ parameters follow in its tail. A `Layout` says which name and shape sits at whic
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +49,7 @@ class Layout:
         if not trainable:
             raise ValueError("the model has no trainable parameter")
         parameters = tuple(_entries(trainable, 0))
-        return cls(parameters, tuple(_entries(frozen + buffers, sum(entry.size for entry in parameters))))
+        return cls(parameters, tuple(_entries((*frozen, *buffers), sum(entry.size for entry in parameters))))
 
     @property
     def trainable(self) -> int:
@@ -94,7 +94,7 @@ class Layout:
         return {entry.name: entry.view(vector).clone() for entry in (*self.parameters, *self.buffers)}
 
 
-def _entries(named: list[tuple[str, Tensor]], offset: int) -> Iterator[Entry]:
+def _entries(named: Iterable[tuple[str, Tensor]], offset: int) -> Iterator[Entry]:
     for name, tensor in named:
         yield Entry(name, tuple(tensor.shape), offset)
         offset += tensor.numel()

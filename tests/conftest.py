@@ -58,7 +58,10 @@ def run(tmp_path: Path) -> Run:
     count = 0
 
     def start(
-        workers: Any = "inline", model: Callable[[], nn.Module] = softmax, data: FederatedData | None = None, **changes: Any
+        workers: Any = "inline",
+        model: Callable[[], nn.Module] = softmax,
+        data: FederatedData | None = None,
+        **changes: Any,
     ) -> Result:
         nonlocal count
         count += 1
@@ -70,4 +73,6 @@ def run(tmp_path: Path) -> Run:
 
 def outputs(result: Result) -> dict[str, bytes]:
     """The files that must be the same bytes whenever the seed is the same."""
-    return {name: (result.directory / name).read_bytes() for name in ("events.jsonl", "metrics.csv", "model.safetensors")}
+    return {
+        name: (result.directory / name).read_bytes() for name in ("events.jsonl", "metrics.csv", "model.safetensors")
+    }

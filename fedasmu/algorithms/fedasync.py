@@ -29,7 +29,7 @@ def hinge(delay: int, a: float, b: int) -> float:
 
 
 class Mix(Aggregator):
-    """w <- (1 - alpha_t) w + alpha_t w_i, where alpha_t = alpha * s(delay) and delay = t - o is 0 for a fresh upload."""
+    """w <- (1 - alpha_t) w + alpha_t w_i with alpha_t = alpha * s(delay); delay = t - o is 0 for a fresh upload."""
 
     def __init__(self, settings: FedAsync) -> None:
         self.settings = settings

@@ -48,7 +48,8 @@ class FederatedData:
         classes = largest + 1 if classes is None else classes
         if largest >= classes or min(train[1].min(), test[1].min()) < 0:
             raise UserError(f"targets must be classes 0..{classes - 1}")
-        return cls("your own", *(Examples(x, y.to(torch.int64)) for x, y in (train, test)), shards, classes)
+        learn, judge = (Examples(inputs, targets.to(torch.int64)) for inputs, targets in (train, test))
+        return cls("your own", learn, judge, shards, classes)
 
     @property
     def shape(self) -> tuple[int, ...]:

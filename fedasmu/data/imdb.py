@@ -1,4 +1,4 @@
-"""Film reviews, a text file each in {train,test}/{neg,pos} (Maas et al., ACL 2011). Those without labels are not read."""
+"""IMDb reviews, one text file each in {train,test}/{neg,pos} (Maas et al., ACL 2011). unsup, without labels, is ignored."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ struct Step {
 // The activations of one block of L samples, and how it runs through the layers.
 template <int L> class Block {
  public:
-  explicit Block(const std::vector<Layer>& layers) : layers_(layers), scratch_(scratch_size(layers)) {
+  explicit Block(const std::vector<Layer>& layers) : layers_(layers), scratch_(scratch_size(layers)), packed_(packed_size(layers)) {
     values_.emplace_back(layers.front().in.size() * L);
     deltas_.emplace_back(Index{0});  // no one asks for the gradient of the data
     for (const Layer& l : layers) {
@@ -53,10 +53,15 @@ template <int L> class Block {
       read_as(static_cast<const std::uint8_t*>(data.inputs), data, batch, first);
   }
 
-  void forward(const float* vector, const float* packed, bool training) {
+  // Before the first block of a batch, and again after every step.
+  void pack_weights(const float* vector) {
+    for (const Layer& l : layers_) pack<L>(l, vector, packed_.data() + l.packed);
+  }
+
+  void forward(const float* vector, bool training) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& l = layers_[i];
-      const float *x = values_[i].data(), *w = packed + l.packed;
+      const float *x = values_[i].data(), *w = packed_.data() + l.packed;
       float* y = values_[i + 1].data();
       switch (l.kind) {
         case Kind::kConvolution: convolve<L>(l, w, bias_of(l, vector), x, y); break;
@@ -89,7 +94,7 @@ template <int L> class Block {
   }
 
   // Adds to the gradient. Nothing before the first layer that learns needs any.
-  void backward(const float* vector, const float* packed, float* gradient) {
+  void backward(const float* vector, float* gradient) {
     std::size_t first = 0;
     while (!layers_[first].learns()) ++first;
     for (std::size_t i = layers_.size(); i-- > first;) {
@@ -101,7 +106,7 @@ template <int L> class Block {
       if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
       if (i == first) break;
       switch (l.kind) {
-        case Kind::kConvolution: convolve_back<L>(l, packed + l.packed + l.weights(), d, dx); break;
+        case Kind::kConvolution: convolve_back<L>(l, packed_.data() + l.packed + l.weights(), d, dx); break;
         case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx); break;
         case Kind::kMaximum: maximum_back<L>(l, choice(i), d, dx); break;
         case Kind::kFlatten: flatten<L>(l.in, d, dx, true); break;
@@ -115,6 +120,8 @@ template <int L> class Block {
     for (const Layer& l : layers) most = std::max({most, linear_scratch(l, L), l.out.channels * L, l.in.width * L});
     return most;
   }
+
+  static Index packed_size(const std::vector<Layer>& layers) { return layers.back().packed + layers.back().packed_size(); }
 
   std::int32_t* choice(std::size_t i) { return reinterpret_cast<std::int32_t*>(choices_[i].data()); }
 
@@ -137,24 +144,21 @@ template <int L> class Block {
   }
 
   const std::vector<Layer>& layers_;
-  Buffer scratch_;
+  Buffer scratch_, packed_;
   std::vector<Buffer> values_, deltas_, choices_;
 };
 
 class Engine {
  public:
   Engine(std::vector<Layer> layers, Index size)
-      : layers_(std::move(layers)), wide_(layers_), narrow_(layers_), packed_(place(layers_)), gradient_(size), size_(size) {}
+      : layers_(std::move(layers)), wide_(layers_), narrow_(layers_), gradient_(size), size_(size) {}
 
+  // Adds to the gradient if `training`.
   Score measure(const float* vector, const Data& data, const Batch& batch, bool training) {
     Score total;
-    for (const Layer& l : layers_) pack(l, vector, packed_.data());
-    for (Index first = 0; first < batch.size;) {
-      if (batch.size - first > 8)
-        run(wide_, vector, data, batch, first, training, total), first += 16;
-      else
-        run(narrow_, vector, data, batch, first, training, total), first += 8;
-    }
+    const Index in_wide = (batch.size + 7) / 16 * 16;  // 8 samples or fewer at the end cost half in a narrow block
+    run(wide_, vector, data, batch, 0, in_wide, training, total);
+    run(narrow_, vector, data, batch, in_wide, batch.size, training, total);
     return total;
   }
 
@@ -171,18 +175,15 @@ class Engine {
   }
 
  private:
-  static Index place(std::vector<Layer>& layers) {
-    Index total = 0;
-    for (Layer& l : layers) l.packed = total, total += l.packed_size();
-    return total;
-  }
-
   template <int L>
-  void run(Block<L>& block, const float* vector, const Data& data, const Batch& batch, Index first, bool training, Score& total) {
-    block.read(data, batch, first);
-    block.forward(vector, packed_.data(), training);
-    block.score(data, batch, first, total);
-    if (training) block.backward(vector, packed_.data(), gradient_.data());
+  void run(Block<L>& block, const float* vector, const Data& data, const Batch& batch, Index first, Index end, bool training, Score& total) {
+    if (first < end) block.pack_weights(vector);
+    for (; first < end; first += L) {
+      block.read(data, batch, first);
+      block.forward(vector, training);
+      block.score(data, batch, first, total);
+      if (training) block.backward(vector, gradient_.data());
+    }
   }
 
   void descend(float* vector, Index trainable, const Step& step) {
@@ -200,7 +201,7 @@ class Engine {
   std::vector<Layer> layers_;
   Block<16> wide_;
   Block<8> narrow_;
-  Buffer packed_, gradient_;
+  Buffer gradient_;
   Index size_;
 };
 
@@ -228,6 +229,7 @@ void* engine_new(const Index* numbers, Index count, Index size) {
     for (const Index* n = numbers; count-- > 0; n += 16) {
       Layer l{static_cast<Kind>(n[0]), {n[1], n[2], n[3], n[11], n[12]}, {n[4], n[5], n[6]}, n[7], n[8], n[9], n[10], n[13], n[14], n[15] != 0};
       if (!layers.empty()) layers.back().out = l.in;  // the ring of zeros that the next layer wants
+      if (!layers.empty()) l.packed = layers.back().packed + layers.back().packed_size();
       layers.push_back(l);
     }
     return new Engine(std::move(layers), size);

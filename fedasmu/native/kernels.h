@@ -68,7 +68,7 @@ template <class Floats> inline float sum(Floats v) {
 struct Sweep {
   Index pixels, rows, run;
   Index x_pixel, x_row, x_step;
-  Index w_row, w_step;
+  Index w_row, w_step = 0;  // counted in weights of one output; and the distance between them, 0 if packed
   Index y_pixel, y_step;
   bool add = false;  // to what y holds, instead of replacing it
   bool relu = false;
@@ -84,7 +84,7 @@ template <int L, int N> void sweep(const Sweep& s, const float* x, const float* 
 #pragma GCC unroll 4
       for (int i = 0; i < parts; ++i) total[n][i] = Floats{} + (start ? start[n] : 0.0f);
     for (Index r = 0; r < s.rows; ++r) {
-      const float *row = x + r * s.x_row, *weight = w + r * s.w_row;
+      const float *row = x + r * s.x_row, *weight = w + r * s.w_row * s.w_step;
       for (Index k = 0; k < s.run; ++k, row += s.x_step, weight += s.w_step) {
         Floats value[parts];
 #pragma GCC unroll 4
@@ -175,9 +175,15 @@ template <class Body> void for_tiles(Index total, Index most, Body body) {
   }
 }
 
-template <int L> void sweep_all(const Sweep& s, Index outputs, const float* x, const float* w, const float* start, float* y) {
+// Runs a sweep for all outputs, a tile of them at a time. Packed weights lie tile by tile, [tile][k][n], so that a tile
+// reads them in one stream: `depth` is how many weights an output has, `begin` at which of them to start.
+template <int L>
+void sweep_all(Sweep s, Index outputs, const float* x, const float* w, Index depth, Index begin, const float* start, float* y) {
+  const bool packed = s.w_step == 0;
   for_tiles(outputs, Lanes<L>::most, [&](Index n, Index count) {
-    Kernels<L>::sweep_of(count)(s, x, w + n, start ? start + n : nullptr, y + n * s.y_step);
+    if (packed) s.w_step = count;
+    const float* weights = packed ? w + n * depth + begin * count : w + n;
+    Kernels<L>::sweep_of(count)(s, x, weights, start ? start + n : nullptr, y + n * s.y_step);
   });
 }
 

@@ -53,17 +53,19 @@ struct Layer {
   Index packed_size() const { return kind == Kind::kConvolution ? 2 * weights() : weights(); }
 };
 
-// The way forward reads the weights as [ky][kx][c][o]; the model holds them as [o][c][ky][kx].
-inline void pack_forward(const Layer& l, const float* w, float* packed) {
-  for (Index ky = 0; ky < l.kernel_y; ++ky)
-    for (Index kx = 0; kx < l.kernel_x; ++kx)
-      for (Index c = 0; c < l.in.channels; ++c)
-        for (Index o = 0; o < l.out.channels; ++o) *packed++ = w[l.weight_at(o, c, ky, kx)];
+// The way forward reads the weights as [tile][ky][kx][c][o]; the model holds them as [o][c][ky][kx].
+template <int L> void pack_forward(const Layer& l, const float* w, float* packed) {
+  for_tiles(l.out.channels, Lanes<L>::most, [&](Index o, Index count) {
+    for (Index ky = 0; ky < l.kernel_y; ++ky)
+      for (Index kx = 0; kx < l.kernel_x; ++kx)
+        for (Index c = 0; c < l.in.channels; ++c)
+          for (Index n = 0; n < count; ++n) *packed++ = w[l.weight_at(o + n, c, ky, kx)];
+  });
 }
 
 // The way back gathers: an input pixel at p sums over the output pixels q with q * stride + k = p. So p mod stride, its
-// phase, decides which taps k of the kernel it meets, and within a phase the stride is 1. Packed as [phase][tap][o][c],
-// the taps in the order of q.
+// phase, decides which taps k of the kernel it meets, and within a phase the stride is 1. Packed as
+// [phase][tile][tap y][tap x][o][c], the taps in the order of q.
 struct Phase {
   Index of, stride, kernel;
   Index taps() const { return kernel > of ? (kernel - of + stride - 1) / stride : 0; }
@@ -80,12 +82,14 @@ template <class Body> void for_phases(const Layer& l, Body body) {
     }
 }
 
-inline void pack_backward(const Layer& l, const float* w, float* packed) {
+template <int L> void pack_backward(const Layer& l, const float* w, float* packed) {
   for_phases(l, [&](Phase py, Phase px, Index) {
-    for (Index ty = 0; ty < py.taps(); ++ty)
-      for (Index tx = 0; tx < px.taps(); ++tx)
-        for (Index o = 0; o < l.out.channels; ++o)
-          for (Index c = 0; c < l.in.channels; ++c) *packed++ = w[l.weight_at(o, c, py.tap(ty), px.tap(tx))];
+    for_tiles(l.in.channels, Lanes<L>::most, [&](Index c, Index count) {
+      for (Index ty = 0; ty < py.taps(); ++ty)
+        for (Index tx = 0; tx < px.taps(); ++tx)
+          for (Index o = 0; o < l.out.channels; ++o)
+            for (Index n = 0; n < count; ++n) *packed++ = w[l.weight_at(o, c + n, py.tap(ty), px.tap(tx))];
+    });
   });
 }
 
@@ -97,10 +101,16 @@ inline void transpose(const float* from, Index rows, Index columns, Index to_str
         for (Index r = r0; r < std::min(r0 + tile, rows); ++r) to[c * to_stride + r] = from[r * columns + c];
 }
 
-inline void pack(const Layer& l, const float* vector, float* packed) {
-  if (l.kind == Kind::kConvolution) pack_forward(l, vector + l.weight, packed + l.packed);
-  if (l.kind == Kind::kConvolution) pack_backward(l, vector + l.weight, packed + l.packed + l.weights());
-  if (l.kind == Kind::kLinear) transpose(vector + l.weight, l.out.channels, l.in.channels, l.out.channels, packed + l.packed);
+template <int L> void pack(const Layer& l, const float* vector, float* packed) {
+  const float* w = vector + l.weight;
+  if (l.kind == Kind::kConvolution) {
+    pack_forward<L>(l, w, packed);
+    pack_backward<L>(l, w, packed + l.weights());
+  }
+  if (l.kind == Kind::kLinear)
+    for_tiles(l.out.channels, Lanes<L>::most, [&](Index o, Index count) {
+      transpose(w + o * l.in.channels, count, l.in.channels, count, packed + o * l.in.channels);
+    });
 }
 
 inline const float* bias_of(const Layer& l, const float* vector) { return l.bias < 0 ? nullptr : vector + l.bias; }
@@ -108,10 +118,9 @@ inline const float* bias_of(const Layer& l, const float* vector) { return l.bias
 template <int L> void convolve(const Layer& l, const float* w, const float* bias, const float* x, float* y) {
   const Sweep s{.pixels = l.out.width, .rows = l.kernel_y, .run = l.run(),
                 .x_pixel = l.stride_x * l.in.channels * L, .x_row = l.in.row() * L, .x_step = L,
-                .w_row = l.run() * l.out.channels, .w_step = l.out.channels,
-                .y_pixel = l.out.channels * L, .y_step = L, .relu = l.relu};
+                .w_row = l.run(), .y_pixel = l.out.channels * L, .y_step = L, .relu = l.relu};
   for (Index row = 0; row < l.out.height; ++row)
-    sweep_all<L>(s, l.out.channels, x + row * l.stride_y * l.in.row() * L, w, bias, y + l.out.at(row, 0) * L);
+    sweep_all<L>(s, l.out.channels, x + row * l.stride_y * l.in.row() * L, w, l.kernel_y * l.run(), 0, bias, y + l.out.at(row, 0) * L);
 }
 
 // Which of an input's `taps` outputs, the last of them at `last`, exist: `count` from `first`, after `skipped`.
@@ -126,10 +135,10 @@ struct Reach {
 template <int L> void convolve_back(const Layer& l, const float* w, const float* d, float* dx) {
   const Index inputs = l.in.channels, outputs = l.out.channels;
   for_phases(l, [&](Phase py, Phase px, Index packed) {
-    const Index ring_y = l.in.ring_y, ring_x = l.in.ring_x, w_tap = outputs * inputs;
+    const Index ring_y = l.in.ring_y, ring_x = l.in.ring_x, depth = py.taps() * px.taps() * outputs;
     Sweep s{.pixels = 1, .rows = 0, .run = 0,
             .x_pixel = outputs * L, .x_row = l.out.row() * L, .x_step = L,
-            .w_row = px.taps() * w_tap, .w_step = inputs, .y_pixel = l.stride_x * inputs * L, .y_step = L};
+            .w_row = px.taps() * outputs, .y_pixel = l.stride_x * inputs * L, .y_step = L};
     const auto first_from = [](Index ring, Phase p) { return (ring - p.of + p.stride - 1) / p.stride; };
     const auto last_before = [](Index end, Phase p) { return (end - p.of + p.stride - 1) / p.stride; };
     for (Index qy = first_from(ring_y, py); qy < last_before(ring_y + l.in.height, py); ++qy) {
@@ -141,8 +150,8 @@ template <int L> void convolve_back(const Layer& l, const float* w, const float*
         s.run = x.count * outputs;
         s.pixels = x.count == px.taps() ? std::min(end, l.out.width) - qx : 1;  // away from the edges all are alike
         if (s.pixels < 1) s.pixels = 1;
-        sweep_all<L>(s, inputs, d + l.out.at(y.first, x.first) * L,
-                     w + packed + (y.skipped * px.taps() + x.skipped) * w_tap, nullptr,
+        sweep_all<L>(s, inputs, d + l.out.at(y.first, x.first) * L, w + packed, depth,
+                     (y.skipped * px.taps() + x.skipped) * outputs, nullptr,
                      dx + l.in.at(qy * l.stride_y + py.of - ring_y, qx * l.stride_x + px.of - ring_x) * L);
       }
     }
@@ -177,14 +186,14 @@ template <int L> void convolve_weights(const Layer& l, const float* d, const flo
 
 template <int L> void linear(const Layer& l, const float* w, const float* bias, const float* x, float* y) {
   const Sweep s{.pixels = 1, .rows = 1, .run = l.in.channels, .x_pixel = 0, .x_row = 0, .x_step = L,
-                .w_row = 0, .w_step = l.out.channels, .y_pixel = 0, .y_step = L, .relu = l.relu};
-  sweep_all<L>(s, l.out.channels, x, w, bias, y);
+                .w_row = 0, .y_pixel = 0, .y_step = L, .relu = l.relu};
+  sweep_all<L>(s, l.out.channels, x, w, l.in.channels, 0, bias, y);
 }
 
 template <int L> void linear_back(const Layer& l, const float* w, const float* d, float* dx) {
   const Sweep s{.pixels = 1, .rows = 1, .run = l.out.channels, .x_pixel = 0, .x_row = 0, .x_step = L,
                 .w_row = 0, .w_step = l.in.channels, .y_pixel = 0, .y_step = L};
-  sweep_all<L>(s, l.in.channels, d, w, nullptr, dx);
+  sweep_all<L>(s, l.in.channels, d, w, 0, 0, nullptr, dx);
 }
 
 // Here the sum runs over the samples, so the inputs take their place as the vector: both operands are transposed first.
@@ -195,11 +204,11 @@ template <int L> void linear_weights(const Layer& l, const float* d, const float
   transpose(d, outputs, L, outputs, dt);
   Sweep s{.pixels = whole, .rows = 1, .run = L, .x_pixel = L, .x_row = 0, .x_step = padded,
           .w_row = 0, .w_step = outputs, .y_pixel = L, .y_step = inputs, .add = true};
-  sweep_all<L>(s, outputs, xt, dt, nullptr, g);
+  sweep_all<L>(s, outputs, xt, dt, 0, 0, nullptr, g);
   if (whole * L == inputs) return;
   s.pixels = 1, s.y_step = L, s.add = false;
   float* rest = dt + L * outputs;
-  sweep_all<L>(s, outputs, xt + whole * L, dt, nullptr, rest);
+  sweep_all<L>(s, outputs, xt + whole * L, dt, 0, 0, nullptr, rest);
   for (Index o = 0; o < outputs; ++o)
     for (Index i = whole * L; i < inputs; ++i) g[o * inputs + i] += rest[o * L + i - whole * L];
 }

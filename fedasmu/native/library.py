@@ -15,13 +15,13 @@ _number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 class Data(ctypes.Structure):
     """Examples, as engine.cpp reads them."""
 
-    _fields_ = [(name, _pointer) for name in ("inputs", "scale", "shift", "targets")] + [("floats", _number)]  # noqa: RUF012
+    _fields_ = [(name, _pointer) for name in ("inputs", "scale", "shift", "targets")] + [("floats", _number)]
 
 
 class Step(ctypes.Structure):
     """What one step of SGD subtracts: lr * mask * (gradient + pull * (w - anchor))."""
 
-    _fields_ = [("lr", _real), ("pull", _real), ("anchor", _pointer), ("mask", _pointer)]  # noqa: RUF012
+    _fields_ = [("lr", _real), ("pull", _real), ("anchor", _pointer), ("mask", _pointer)]
 
 
 _SIGNATURES = {

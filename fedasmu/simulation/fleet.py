@@ -7,7 +7,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Protocol
 
@@ -99,7 +99,7 @@ class Fleet:
     seed: int
     jitter: float = 0.0  # each task's training time varies by up to this share
     dropout: float = 0.0  # the chance that a task is never delivered
-    availability: Availability = Always()
+    availability: Availability = field(default_factory=Always)
 
     def __len__(self) -> int:
         return len(self.profiles)
@@ -109,7 +109,7 @@ class Fleet:
         return 1.0 if not self.jitter else 1.0 + self.jitter * (2.0 * uniform(self.seed, "jitter", task) - 1.0)
 
     def death(self, task: int, device: int, start: float, duration: float) -> float:
-        """When a task begun at `start`, of this nominal duration, ends by death or by going offline; inf if it does not."""
+        """When a task of this nominal duration ends by death or by going offline; infinite if it does not."""
         ends = self.availability.until(device, start)
         ends = math.inf if ends is None else ends
         if self.dropout and uniform(self.seed, "dropout", task) < self.dropout:
@@ -161,13 +161,11 @@ def draw_profiles(
     link_spread: tuple[float, float],
     latency: float,
 ) -> list[Profile]:
-    """A fleet of unequal devices. The fastest needs `seconds_per_sample`; with two devices or more, the extremes are exact."""
+    """A fleet of unequal devices: the fastest needs `seconds_per_sample`, and with two or more the ratio is exact."""
     random = np.random.Generator(np.random.Philox(derive(seed, "fleet")))
     position = random.permutation(_positions(random, devices))
-    if spread == "uniform":
-        factors = 1.0 + (slowest_over_fastest - 1.0) * position
-    else:  # log-uniform
-        factors = slowest_over_fastest**position
+    linear, logarithmic = 1.0 + (slowest_over_fastest - 1.0) * position, slowest_over_fastest**position
+    factors = linear if spread == "uniform" else logarithmic
     links = random.uniform(*link_spread, size=devices)
     return [
         Profile(seconds_per_sample * float(factor), down_mbps * float(link), up_mbps * float(link), latency)

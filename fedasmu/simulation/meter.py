@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedasmu.protocol import Evaluate, Model, Report
+from fedasmu.protocol import Evaluate, Evaluated, Model, Report
 from fedasmu.record import Record
 from fedasmu.server import Counters
 from fedasmu.simulation.pool import Job, Pool
@@ -69,6 +69,7 @@ class Meter:
         while self._pending and (wait or self.pool.ready(self._pending[0][1])):
             row, ticket = self._pending[0]
             result = self.pool.result(ticket)
+            assert isinstance(result, Evaluated)
             self._pending.popleft()
             self.latest = {**row, "accuracy": result.accuracy, "loss": result.loss}
             self.record.metrics(self.latest)

@@ -1,8 +1,8 @@
 """Who computes: this process, or worker processes. The answers are the same bits; only the waiting differs.
 
-A computation is submitted as soon as it is known, with the virtual time at which its result is needed. Workers take the
-one that is needed first, so that trainings that overlap in virtual time run side by side, and hardly one is computed that
-the end of the run makes unnecessary.
+A computation is submitted as soon as it is known, with the virtual time at which its result is needed. Workers take
+the one that is needed first, so that trainings that overlap in virtual time run side by side, and hardly one is done
+that the end of the run makes unnecessary.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _serve(perform: Perform, connection: Connection, lane: Tensor) -> None:
 
 
 def _pack(message: Any, lane: Tensor) -> bytes:
-    """Pickle between our own processes; tensors go to the shared lane while there is room, and only their place is sent."""
+    """Pickle between our own processes. Tensors go to the shared lane while there is room; their place is sent."""
     used = 0
 
     class Pickler(pickle.Pickler):

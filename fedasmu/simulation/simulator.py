@@ -16,7 +16,7 @@ from fedasmu.algorithms.base import Learner
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.record import Record
 from fedasmu.seeding import derive
-from fedasmu.server import Aggregation, Server, Verdict
+from fedasmu.server import Aggregation, Server
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
@@ -153,7 +153,7 @@ class Simulator:
         self._advance(run, None, delay=arrival)
 
     def _open(self, task: Task) -> Run:
-        """A session at its start. It works on a copy of the device's memory, which is kept when the task is delivered."""
+        """A session at its start. It works on a copy of the device's memory, kept when the task is delivered."""
         memory, work = self.memories.get(task.device), self.workload(task.device)
         return Run(task, work, self.learner.train(task, work, memory), memory, self.fleet.slowdown(task.id))
 

@@ -1,0 +1,124 @@
+"""The objects of one run, made from its settings. Whatever is wrong with these shows here, before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import nn
+
+from fedasmu.algorithms import Federation
+from fedasmu.config import Config
+from fedasmu.data.federated import FederatedData
+from fedasmu.environment import federated_data, fleet, network
+from fedasmu.errors import UserError
+from fedasmu.protocol import Model, Workload
+from fedasmu.record import SHELVES, Record
+from fedasmu.server import Server
+from fedasmu.shelf import Shelf
+from fedasmu.simulation.memories import Memories
+from fedasmu.simulation.pool import Inline, Job, Pool, Processes, timing_only
+from fedasmu.simulation.simulator import Simulator
+from fedasmu.training import Trainer
+from fedasmu.vector import Layout
+
+Workers = int | Literal["inline"]
+
+
+class Build:
+    def __init__(
+        self,
+        config: Config,
+        factory: Callable[[], nn.Module] | None,
+        data: FederatedData | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.data = None if config.timing_only else data or federated_data(config, say)
+        if self.data is not None and len(self.data.shards) != config.fleet.devices:
+            sized = config.fleet.model_copy(update={"devices": len(self.data.shards)})
+            config = config.model_copy(update={"fleet": sized})
+        self.config = config
+        self.fleet = fleet(config.fleet, config.seed)
+        shape, classes = (self.data.shape, self.data.classes) if self.data else ((1, 28, 28), 10)
+        self.module = network(config.model, factory, shape, classes, config.seed)
+        self.layout = Layout.of(self.module)
+        self.initial = self.layout.read(self.module)
+        if self.data is not None:
+            _check_forward(self.module, self.data)
+
+    def trainer(self) -> Trainer:
+        assert self.data is not None
+        local = self.config.local
+        return Trainer(self.module, self.layout, self.data, local.batch, local.epochs, self.config.device)
+
+    def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
+        if self.config.timing_only:
+            return Inline(timing_only)
+        trainer = self.trainer()
+        if workers == "inline":
+            return Inline(trainer.perform)
+
+        def waiting(job: Job, seconds: float) -> None:
+            say(f"still waiting for device {job.device} (task {job.task}) after {seconds:.0f} s")
+
+        return Processes(trainer.perform, workers, self.layout.bytes, stopping, waiting)
+
+    def simulator(self, pool: Pool, record: Record, observe: Callable[[Simulator], None]) -> Simulator:
+        config, local = self.config, self.config.local
+        pace = config.pacing.pace(len(self.fleet))
+        shelves = record.directory / SHELVES
+        federation = Federation(
+            config.seed,
+            self._examples(),
+            self.layout.size,
+            self.layout.trainable,
+            pace.limit,
+            Shelf(shelves / "server"),
+        )
+        vector = torch.zeros(1) if config.timing_only else self.initial
+        server = Server(
+            Model(0, vector),
+            config.algorithm.schedule(pace),
+            config.algorithm.aggregator(federation),
+            len(self.fleet),
+            config.seed,
+            local.learning_rate,
+            config.algorithm.max_staleness,
+            config.algorithm.pull_beyond,
+        )
+        examples = federation.examples
+        return Simulator(
+            server=server,
+            learner=config.algorithm.learner(),
+            fleet=self.fleet,
+            pool=pool,
+            record=record,
+            memories=Memories(Shelf(shelves / "devices")),
+            workload=lambda device: Workload(examples[device], local.batch, local.epochs),
+            seed=config.seed,
+            period=config.pacing.period,
+            model_bytes=self.layout.bytes,
+            max_uploads=config.stop.uploads,
+            max_time=config.stop.time,
+            evaluate_every=config.evaluate.every,
+            observe=observe,
+        )
+
+    def _examples(self) -> list[int]:
+        if self.data is None:
+            return [self.config.data.per_device] * len(self.fleet)
+        return [len(shard) for shard in self.data.shards]
+
+
+def _check_forward(module: nn.Module, data: FederatedData) -> None:
+    """One forward pass, so that a model that does not fit its data is refused before anything starts."""
+    probe = data.test.batch(torch.arange(min(2, len(data.test))))[0]
+    module.eval()
+    try:
+        with torch.no_grad():
+            logits = module(probe)
+    except Exception as error:
+        raise UserError(f"the model cannot take inputs of shape {data.shape}: {error}") from error
+    if logits.dim() != 2 or logits.shape[1] < data.classes:
+        raise UserError(f"the model gives {tuple(logits.shape[1:])} outputs, but the data have {data.classes} classes")

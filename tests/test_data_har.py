@@ -1,0 +1,89 @@
+"""UCI HAR as upstream writes it: fixed-width numbers, one window a line, one file a sensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedasmu.data import DataError, Description, describe, load
+
+SENSORS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
+COUNTS = {"train": 40, "test": 20}
+SUBJECTS = {"train": [1, 3], "test": [2]}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def small() -> Description:
+    return replace(describe("uci-har"), train=COUNTS["train"], test=COUNTS["test"])
+
+
+def number(value: float) -> str:
+    """As upstream prints: a three-digit exponent in a field of 16."""
+    digits, exponent = f"{value:.7e}".split("e")
+    return f"{digits}e{exponent[0]}{int(exponent[1:]):03d}".rjust(16)
+
+
+def signal(split: str, sensor: int) -> np.ndarray:
+    return np.random.default_rng([len(split), sensor]).normal(size=(COUNTS[split], 128))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "UCI HAR Dataset"
+    for split, count in COUNTS.items():
+        (root / split / "Inertial Signals").mkdir(parents=True)
+        for at, sensor in enumerate(SENSORS):
+            lines = ("".join(map(number, window)) for window in signal(split, at))
+            (root / split / "Inertial Signals" / f"{sensor}_{split}.txt").write_text("\n".join(lines) + "\n")
+        people = np.repeat(SUBJECTS[split], count // len(SUBJECTS[split]))
+        (root / split / f"subject_{split}.txt").write_text("".join(f"{person}\n" for person in people))
+        activities = [1 + at // 10 % 2 for at in range(count)]
+        (root / split / f"y_{split}.txt").write_text("".join(f"{activity}\n" for activity in activities))
+    return root
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_every_person_trains_and_the_last_fifth_is_the_test(folder: Path, level: int) -> None:
+    data = load(small(), [folder, folder.parent][level])
+    assert data.shape == (9, 128)
+    assert data.users is not None
+    assert Counter(data.users.tolist()) == {1: 16, 3: 16, 2: 16}
+    assert (len(data.train), len(data.test)) == (48, 12)
+    assert sorted(set(data.test.targets.tolist())) == [0, 1]
+    assert np.allclose(data.train.inputs[0].numpy(), [signal("train", at)[0] for at in range(9)], atol=1e-6)
+    # windows 8 and 9 of the first person's first activity are held out
+    assert np.allclose(data.test.inputs[1].numpy(), [signal("train", at)[9] for at in range(9)], atol=1e-6)
+    assert np.allclose(data.train.inputs[8].numpy(), [signal("train", at)[10] for at in range(9)], atol=1e-6)
+
+
+GYRO = "train/Inertial Signals/body_gyro_y_train.txt"
+DAMAGE: dict[str, tuple[str, Callable[[str], str], str]] = {
+    "truncated": (GYRO, lambda old: old[:-200], "numbers: expected 40 x 128"),
+    "empty": (GYRO, lambda _: "", "0 numbers: expected 40 x 128"),
+    "words": (GYRO, lambda old: "abc" + old[3:], "something that is not a number"),
+    "nan": (GYRO, lambda old: "nan".rjust(16) + old[16:], "something that is not a number"),
+    "letters": (GYRO, lambda old: old[:-1] + "é", "cannot be read"),
+    "labels": ("test/y_test.txt", lambda old: "7" + old[1:], "an activity that is not 1 to 6"),
+    "label 0": ("test/y_test.txt", lambda old: "0" + old[1:], "an activity that is not 1 to 6"),
+    "fractions": ("test/y_test.txt", lambda old: "1.5" + old[1:], "one whole number a line"),
+    "few labels": ("train/y_train.txt", lambda old: old[2:], "39 numbers: expected 40"),
+    "few subjects": ("train/subject_train.txt", lambda old: old[2:], "39 numbers: expected 40"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_is_named(folder: Path, case: str) -> None:
+    file, change, message = DAMAGE[case]
+    (folder / file).write_text(change((folder / file).read_text()), encoding="utf-8")
+    with pytest.raises(DataError, match=message) as error:
+        load(small(), folder)
+    assert str(folder / file) in str(error.value)
