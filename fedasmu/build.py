@@ -67,14 +67,16 @@ class Build:
     def simulator(self, pool: Pool, record: Record, observe: Callable[[Simulator], None]) -> Simulator:
         config, local = self.config, self.config.local
         pace = config.pacing.pace(len(self.fleet))
-        shelves = record.directory / SHELVES
+        shelves, examples = record.directory / SHELVES, self._examples()
         federation = Federation(
             config.seed,
-            self._examples(),
+            examples,
             self.layout.size,
             self.layout.trainable,
             pace.limit,
             Shelf(shelves / "server"),
+            lambda device: Workload(examples[device], local.batch, local.epochs),
+            self._seconds,
         )
         vector = torch.zeros(1) if config.timing_only else self.initial
         server = Server(
@@ -87,7 +89,6 @@ class Build:
             config.algorithm.max_staleness,
             config.algorithm.pull_beyond,
         )
-        examples = federation.examples
         return Simulator(
             server=server,
             learner=config.algorithm.learner(),
@@ -95,8 +96,7 @@ class Build:
             pool=pool,
             record=record,
             memories=Memories(Shelf(shelves / "devices")),
-            workload=lambda device: Workload(examples[device], local.batch, local.epochs),
-            seed=config.seed,
+            workload=federation.workload,
             period=config.pacing.period,
             model_bytes=self.layout.bytes,
             max_uploads=config.stop.uploads,
@@ -104,6 +104,11 @@ class Build:
             evaluate_every=config.evaluate.every,
             observe=observe,
         )
+
+    def _seconds(self, device: int) -> tuple[float, float, float]:
+        profile, size = self.fleet.profiles[device], self.layout.bytes
+        training = self._examples()[device] * self.config.local.epochs * profile.seconds_per_sample
+        return profile.download(size), training, profile.upload(size)
 
     def _examples(self) -> list[int]:
         if self.data is None:

@@ -36,6 +36,7 @@ class Task:
     device: int
     model: Model
     lr: float
+    seed: int = 0  # of everything random in this task
     note: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0  # of the model that travels: below 1 for a sub-network
 
@@ -94,6 +95,7 @@ class Probe:
     vector: Tensor
     step: int
     gradient: bool = False
+    free: bool = False  # the gradient is the very one that the next training step takes, so it costs no time
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,9 @@ class Server:
     def _start(self, device: int) -> Task:
         lr = self.learning_rate(self.counters.received)
         note = self.aggregator.brief(device)
-        task = Task(self.counters.started, device, self.model, lr, note, self.aggregator.share(note))
+        number = self.counters.started
+        seed = derive(self.seed, "task", number)
+        task = Task(number, device, self.model, lr, seed, note, self.aggregator.share(note))
         self.counters.started += 1
         self.ledger[task.id] = Entry(task)
         return task
@@ -216,7 +218,7 @@ class Server:
         self._idle = state["idle"].tolist()
         self.ledger = {}
         for line in state["ledger"]:
-            task = Task(line["task"], line["device"], models[line["base"]], line["lr"], line["note"], line["share"])
+            task = Task(line["task"], line["device"], models[line["base"]], line["lr"], line["seed"], line["note"], line["share"])
             self.ledger[task.id] = Entry(task, models.get(line["fresh"]), line["asked"], line["urgent"])
         self.waiting = [
             Upload(
@@ -243,6 +245,7 @@ def _entry_state(entry: Entry) -> dict[str, Any]:
         "device": task.device,
         "base": task.model.version,
         "lr": task.lr,
+        "seed": task.seed,
         "note": dict(task.note),
         "share": task.share,
         "fresh": _version(entry.fresh),

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.fedasmu import FedASMU
 from fedasmu.algorithms.fedasync import FedAsync
 from fedasmu.algorithms.fedavg import FedAvg
 from fedasmu.imports import load
 
-ALGORITHMS: tuple[type[Algorithm], ...] = (FedAvg, FedAsync)
+ALGORITHMS: tuple[type[Algorithm], ...] = (FedASMU, FedAvg, FedAsync)
 
 
 def named(name: str) -> type[Algorithm]:

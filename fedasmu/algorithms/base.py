@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +25,8 @@ class Federation:
     trainable: int  # how many of them, the first ones, are trainable
     limit: int  # the most devices in flight
     shelf: Shelf  # on disk, for methods that keep a vector for every device
+    workload: Callable[[int], Workload]  # of a device
+    seconds: Callable[[int], tuple[float, float, float]]  # a device's nominal download, training and upload time
 
     @property
     def devices(self) -> int:

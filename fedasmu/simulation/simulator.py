@@ -15,7 +15,6 @@ from typing import Any
 from fedasmu.algorithms.base import Learner
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.record import Record
-from fedasmu.seeding import derive
 from fedasmu.server import Aggregation, Server
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
@@ -51,7 +50,6 @@ class Simulator:
     record: Record
     memories: Memories
     workload: Callable[[int], Workload]  # of a device
-    seed: int
     period: float
     model_bytes: int
     max_uploads: int
@@ -184,8 +182,8 @@ class Simulator:
         self.clock.schedule(done, Kind.DONE, run.task.id)
 
     def _submit(self, run: Run, command: Train | Probe, needed: float) -> None:
-        seed = derive(self.seed, "task", run.task.id)
-        run.ticket = self.pool.submit(Job(command, run.task.device, run.task.id, seed), needed)
+        task = run.task
+        run.ticket = self.pool.submit(Job(command, task.device, task.id, task.seed), needed)
 
     def _seconds(self, run: Run, samples: float) -> float:
         return samples * self.fleet.profiles[run.task.device].seconds_per_sample * run.slowdown
@@ -294,7 +292,8 @@ class Simulator:
 
 
 def _samples(command: Train | Probe, work: Workload) -> float:
-    """What a computation costs. A probe with a gradient is free: its gradient is the next training step's own."""
+    """What a computation costs, in examples trained on."""
     if isinstance(command, Train):
         return command.work * work.samples(command.steps)
-    return 0.0 if command.gradient else FORWARD * work.samples(range(command.step, command.step + 1))
+    passes = 0.0 if command.free else 1.0 if command.gradient else FORWARD
+    return passes * work.samples(range(command.step, command.step + 1))
