@@ -13,6 +13,7 @@ from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData
 from fedasmu.environment import federated_data, fleet, network
 from fedasmu.errors import UserError
+from fedasmu.native import Network
 from fedasmu.protocol import Model, Workload
 from fedasmu.record import SHELVES, Record
 from fedasmu.server import Server
@@ -20,7 +21,7 @@ from fedasmu.shelf import Shelf
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.pool import Inline, Job, Pool, Processes, timing_only
 from fedasmu.simulation.simulator import Simulator
-from fedasmu.training import Trainer
+from fedasmu.training import Trainer, native_network
 from fedasmu.vector import Layout
 
 Workers = int | Literal["inline"]
@@ -44,13 +45,18 @@ class Build:
         self.module = network(config.model, factory, shape, classes, config.seed)
         self.layout = Layout.of(self.module)
         self.initial = self.layout.read(self.module)
+        self.native: Network | None = None
         if self.data is not None:
             _check_forward(self.module, self.data)
+            self.native, engine = native_network(config.engine, self.module, self.layout, shape, config.device)
+            say(engine)
 
     def trainer(self) -> Trainer:
         assert self.data is not None
         local = self.config.local
-        return Trainer(self.module, self.layout, self.data, local.batch, local.epochs, self.config.device)
+        return Trainer(
+            self.module, self.layout, self.data, local.batch, local.epochs, self.config.device, self.native
+        )
 
     def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
         if self.config.timing_only:
@@ -75,6 +81,8 @@ class Build:
             self.layout.trainable,
             pace.limit,
             Shelf(shelves / "server"),
+            self.layout,
+            config.stop.uploads,
             lambda device: Workload(examples[device], local.batch, local.epochs),
             self._seconds,
         )

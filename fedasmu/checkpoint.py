@@ -21,11 +21,14 @@ from torch import Tensor
 from fedasmu.errors import UserError
 
 KEPT = 2
-TENSOR = "$tensor"
+TENSOR, TUPLE, ITEMS = "$tensor", "$tuple", "$items"
 
 
 def encode(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """The tree with every tensor replaced by its number in `tensors`; one that occurs twice is stored once."""
+    """The tree as JSON can hold it: every tensor replaced by its number in `tensors`, and stored once.
+
+    A tuple, and a dict whose keys are not all strings, are marked as such: `decode` gives back what went in.
+    """
     numbers = {id(tensor): number for number, tensor in tensors.items()}
 
     def walk(node: Any) -> Any:
@@ -35,10 +38,12 @@ def encode(tree: Any, tensors: dict[str, Tensor]) -> Any:
                 tensors[numbers[id(node)]] = node
             return {TENSOR: numbers[id(node)]}
         if isinstance(node, dict):
-            return {str(key): walk(value) for key, value in node.items()}
-        if isinstance(node, list | tuple):
-            return [walk(value) for value in node]
-        return node
+            if all(isinstance(key, str) for key in node):
+                return {key: walk(value) for key, value in node.items()}
+            return {ITEMS: [[walk(key), walk(value)] for key, value in node.items()]}
+        if isinstance(node, tuple):
+            return {TUPLE: [walk(value) for value in node]}
+        return [walk(value) for value in node] if isinstance(node, list) else node
 
     return walk(tree)
 
@@ -47,6 +52,10 @@ def decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(tree, dict):
         if TENSOR in tree:
             return tensors[tree[TENSOR]]
+        if TUPLE in tree:
+            return tuple(decode(value, tensors) for value in tree[TUPLE])
+        if ITEMS in tree:
+            return {decode(key, tensors): decode(value, tensors) for key, value in tree[ITEMS]}
         return {key: decode(value, tensors) for key, value in tree.items()}
     if isinstance(tree, list):
         return [decode(value, tensors) for value in tree]
@@ -57,7 +66,7 @@ def write(tree: Any, directory: Path) -> None:
     """Write the tree into a new directory: it appears complete, or not at all."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(encode(tree, tensors)).encode()
-    data = safetensors.torch.save({name: _own(tensor) for name, tensor in tensors.items()})
+    data = safetensors.torch.save(_apart(tensors))
     temporary = directory.with_name(directory.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -83,22 +92,31 @@ def read(directory: Path) -> Any:
         raise ValueError(f"{directory}: {error}") from None
 
 
-def save(tree: Any, directory: Path, number: int) -> None:
+def save(tree: Any, directory: Path) -> None:
     """Add a checkpoint to a directory of them, and remove all but the last few."""
+    number = max((int(path.name) for path in _numbered(directory)), default=0) + 1
     write(tree, directory / f"{number:09d}")
     for old in _numbered(directory)[:-KEPT]:
         shutil.rmtree(old)
 
 
 def load(directory: Path, say: Callable[[str], None]) -> Any | None:
-    """The newest readable checkpoint, or None if there is none at all. Says which ones it had to pass over."""
-    found = _numbered(directory)
-    for path in reversed(found):
+    """The newest readable checkpoint, or None if there is none at all. Says which ones it had to pass over.
+
+    Those are then removed, so that they do not take the place of good ones.
+    """
+    damaged: list[Path] = []
+    for path in reversed(_numbered(directory)):
         try:
-            return read(path)
+            tree = read(path)
         except ValueError as error:
             say(f"damaged checkpoint, falling back to the one before it: {error}")
-    if found:
+            damaged.append(path)
+            continue
+        for passed in damaged:
+            shutil.rmtree(passed)
+        return tree
+    if damaged:
         raise UserError(f"{directory}: no checkpoint can be read; start the run again with --overwrite")
     return None
 
@@ -107,7 +125,14 @@ def _numbered(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("*") if path.name.isdigit())
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """safetensors refuses views into a larger storage."""
-    tensor = tensor.contiguous()
-    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses views into a larger storage, and two tensors in one storage."""
+    apart: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.contiguous()
+        storage = tensor.untyped_storage()
+        shared = storage.nbytes() != tensor.nbytes or storage.data_ptr() in storages
+        apart[name] = tensor.clone() if shared else tensor
+        storages.add(apart[name].untyped_storage().data_ptr())
+    return apart

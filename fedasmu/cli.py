@@ -39,7 +39,9 @@ def main() -> None:
 
 
 def _fail(message: str, code: int = 2) -> None:
-    Console(stderr=True).print(f"[bold red]error:[/bold red] {message.replace('[', chr(92) + '[')}", highlight=False)
+    errors = Console(stderr=True)
+    errors.print("[bold red]error:[/bold red] ", end="")
+    errors.print(message, highlight=False, markup=False, soft_wrap=True)
     sys.exit(code)
 
 
@@ -94,8 +96,11 @@ def run(
         raise UserError("give either a recipe or --resume DIR; for instance: fedasmu run quickstart")
     if resume is not None and (overrides or seed is not None or out is not None or overwrite):
         raise UserError("--resume goes on with the run as it is: --set, --seed, --out and --overwrite do not apply")
+    if repeat_failure and resume is None:
+        raise UserError("--repeat-failure goes with --resume DIR: which run's failure?")
     count = _workers(workers)
     from fedasmu.experiment import Experiment
+    from fedasmu.failure import FOLDER
     from fedasmu.progress import Live
     from fedasmu.report.summary import draw_curve, table
 
@@ -121,18 +126,21 @@ def run(
                 say=live.say,
             )
     except Interrupted:
-        console.print(
-            f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}", highlight=False
-        )
+        _say(f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}")
         raise typer.Exit(130) from None
     except DeviceError as error:
-        raise DeviceError(
-            error.job, f"{error}\n\nrepeat it alone: fedasmu run --resume {directory} --repeat-failure"
-        ) from None
+        kept = (directory / FOLDER).is_dir()
+        way, option = ("alone", "--repeat-failure") if kept else ("in one process", "--workers inline")
+        raise DeviceError(error.job, f"{error}\n\nrepeat it {way}: fedasmu run --resume {directory} {option}") from None
     console.print(table(result))
-    console.print(f"run directory: {directory}", highlight=False)
+    _say(f"run directory: {directory}")
     if not experiment.config.timing_only:
-        console.print(f"curve:         {draw_curve(result, directory / 'accuracy.png')}", highlight=False)
+        _say(f"curve:         {draw_curve(result, directory / 'accuracy.png')}")
+
+
+def _say(line: str) -> None:
+    """A line that holds a path or a command: never broken, so that it can be copied."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _workers(text: str) -> Any:
@@ -142,7 +150,7 @@ def _workers(text: str) -> Any:
         return "inline"
     if not text:
         return max(1, len(os.sched_getaffinity(0)))
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--workers {text}: must be a number, 1 or more, or inline")
     return int(text)
 

@@ -65,8 +65,8 @@ class FleetSettings(Section):
     spread: Literal["uniform", "log-uniform"] = "uniform"
     slowest_over_fastest: float = Field(5.0, ge=1, allow_inf_nan=False)
     seconds_per_sample: float = Field(0.01, gt=0, allow_inf_nan=False, description="on the fastest device, one epoch")
-    down_mbps: float = Field(100.0, gt=0)
-    up_mbps: float = Field(20.0, gt=0)
+    down_mbps: float = Field(100.0, gt=0, allow_inf_nan=False)
+    up_mbps: float = Field(20.0, gt=0, allow_inf_nan=False)
     link_spread: tuple[float, float] = Field(
         (0.5, 2.0), description="a device's links are wider by a factor in this range"
     )
@@ -85,9 +85,9 @@ class FleetSettings(Section):
             return table
         names = table.get("preset", "base")
         merged: dict[str, Any] = {}
-        for name in [names] if isinstance(names, str) else names:
-            if name not in PRESETS_OF_FLEETS:
-                raise ValueError(f"unknown fleet {name!r}; allowed: {', '.join(PRESETS_OF_FLEETS)}")
+        for name in names if isinstance(names, list) else [names]:
+            if not isinstance(name, str) or name not in PRESETS_OF_FLEETS:
+                raise ValueError(f"preset: unknown fleet {name!r}; allowed: {', '.join(PRESETS_OF_FLEETS)}")
             merged |= PRESETS_OF_FLEETS[name][1]
         return merged | table
 
@@ -113,7 +113,7 @@ class Pacing(Section):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, table: Any) -> Any:
-        return PACINGS.get(table.get("preset", "text"), {}) | table if isinstance(table, dict) else table
+        return PACINGS.get(str(table.get("preset", "text")), {}) | table if isinstance(table, dict) else table
 
     @model_validator(mode="after")
     def _check_share(self) -> Pacing:
@@ -198,6 +198,8 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Config:
 
 def override(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Apply `section.key=value`. A new algorithm.name drops the settings of the method it replaces."""
+    if isinstance(table.get("algorithm"), str):
+        table = table | {"algorithm": {"name": table["algorithm"]}}
     for text in overrides:
         dotted, equals, value = text.partition("=")
         keys = dotted.strip().split(".")
@@ -260,11 +262,11 @@ def _put(table: dict[str, Any], keys: list[str], value: Any, text: str) -> dict[
 
 def _fields(location: tuple[int | str, ...]) -> set[str]:
     """The keys allowed where an error occurred."""
-    section: Any = Config
+    section: type[BaseModel] = Config
     for part in location[:-1]:
-        section = (
-            section.model_fields[part].annotation if isinstance(part, str) and part in section.model_fields else Section
-        )
+        field = section.model_fields.get(str(part))
+        inner = None if field is None else field.annotation
+        section = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else Section
     return set(section.model_fields)
 
 

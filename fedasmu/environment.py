@@ -83,7 +83,10 @@ def fleet(settings: FleetSettings, seed: int) -> Fleet:
             "latency",
         )
         drawn: dict[str, Any] = {name: getattr(settings, name) for name in names}
-        profiles = draw_profiles(settings.devices, seed, **drawn)
+        try:
+            profiles = draw_profiles(settings.devices, seed, **drawn)
+        except ValueError as error:
+            raise UserError(f"fleet: {error}") from None
     availability: Availability = Always()
     if settings.trace is not None:
         availability = Trace.read(settings.trace)

@@ -10,7 +10,10 @@ class UserError(Exception):
 
 
 class DeviceError(Exception):
-    """The work of one device failed. The message has its id, its seed and its traceback; `job` is what it was doing."""
+    """The work of one device failed. The message has its id, its seed and its traceback.
+
+    `job` is the computation that failed; None if it was the method's own code between two computations.
+    """
 
     def __init__(self, job: Any, message: str) -> None:
         super().__init__(message)

@@ -29,7 +29,7 @@ from fedasmu.build import Build, Workers
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import DeviceError, Interrupted, UserError
-from fedasmu.record import SHELVES, Record
+from fedasmu.record import SHELVES, Record, write_whole
 from fedasmu.result import Result
 from fedasmu.simulation.simulator import Simulator
 
@@ -78,7 +78,7 @@ class Experiment:
     ) -> Result:
         """Train to the end of the budget and leave everything in `out` (runs/<name> unless given)."""
         directory = Path(out) if out is not None else Path("runs") / self.config.name
-        if workers != "inline" and workers < 1:
+        if workers != "inline" and (not isinstance(workers, int) or workers < 1):
             raise UserError(f"workers = {workers}: must be 1 or more, or inline")
         if resume and (directory / "summary.json").exists():
             say(f"{directory} is finished already")
@@ -86,10 +86,11 @@ class Experiment:
         with one_thread(), stop_request() as stopping:
             build = self._build(say)
             _prepare(directory, resume=resume, overwrite=overwrite)
-            (directory / "config.toml").write_text(build.config.toml())
-            build.fleet.write(directory / "fleet.csv")
-            pool = build.pool(workers, stopping.is_set, say)
+            if not resume:
+                build.fleet.write(directory / "fleet.csv")
+                write_whole(directory / "config.toml", build.config.toml())
             record = Record(directory)
+            pool = build.pool(workers, stopping.is_set, say)
             try:
                 simulator = build.simulator(pool, record, observe)
                 return _execute(build, simulator, directory, resume, workers, stopping, say)
@@ -126,12 +127,11 @@ def _execute(
     state = checkpoint.load(directory / "checkpoint", say) if resume else None
     before = 0.0 if state is None else state["wall"]
     began = saved = time.monotonic()
+    under_way = False
 
     def save() -> None:
         wall = before + time.monotonic() - began
-        checkpoint.save(
-            {**simulator.state(), "wall": wall}, directory / "checkpoint", simulator.server.counters.received
-        )
+        checkpoint.save({**simulator.state(), "wall": wall}, directory / "checkpoint")
 
     try:
         if state is None:
@@ -139,6 +139,7 @@ def _execute(
             simulator.begin()
         else:
             simulator.restore(state)
+        under_way = True
         while not simulator.finished and not stopping.is_set():
             simulator.step()
             if time.monotonic() - saved > build.config.checkpoint_seconds:
@@ -149,10 +150,11 @@ def _execute(
         simulator.finish()
     except Interrupted:
         stopping.clear()  # so that the checkpoint may wait for an evaluation under way
-        save()
+        if under_way:  # a half restored run is not worth saving: the checkpoint that it came from is still there
+            save()
         raise Interrupted(directory) from None
     except DeviceError as error:
-        if error.job.device >= 0:
+        if error.job is not None and error.job.device >= 0:
             failure.save(error.job.command, error.job.device, error.job.seed, directory)
         raise
     _conclude(build, simulator, directory, workers, before + time.monotonic() - began)
@@ -185,7 +187,7 @@ def _conclude(build: Build, simulator: Simulator, directory: Path, workers: Work
         "workers": workers,
         **surroundings(),
     }
-    (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     for folder in ("checkpoint", SHELVES):
         shutil.rmtree(directory / folder, ignore_errors=True)
 

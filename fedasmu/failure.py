@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ FOLDER = "failure"
 
 
 def save(command: Any, device: int, seed: int, run: Path) -> None:
-    checkpoint.write({"command": _describe(command), "device": device, "seed": seed}, run / FOLDER)
+    """Keep what failed. A command with something of the user's own that JSON cannot hold is not kept."""
+    shutil.rmtree(run / FOLDER, ignore_errors=True)
+    with suppress(TypeError):
+        checkpoint.write({"command": _describe(command), "device": device, "seed": seed}, run / FOLDER)
 
 
 def read(run: Path) -> tuple[Any, int, int]:
@@ -23,9 +28,9 @@ def read(run: Path) -> tuple[Any, int, int]:
         raise UserError(f"{run}: no computation has failed there")
     try:
         state = checkpoint.read(run / FOLDER)
+        return _rebuild(state["command"]), state["device"], state["seed"]
     except ValueError as error:
         raise UserError(str(error)) from None
-    return _rebuild(state["command"]), state["device"], state["seed"]
 
 
 def _describe(value: Any) -> Any:

@@ -69,7 +69,8 @@ class Train:
     """SGD from `vector` over these steps of the task. Answered by `Trained`.
 
     A task's steps are numbered through all its epochs, and a step's batch depends on the task alone: a training cut in
-    two gives the same bits as one in a piece. Each step is w -= lr * mask * (gradient + pull * (w - anchor)).
+    two gives the same bits as one in a piece, unless the network has dropout, which is seeded anew for each command.
+    Each step is w -= lr * mask * (gradient + pull * (w - anchor)).
     """
 
     vector: Tensor

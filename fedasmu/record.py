@@ -17,7 +17,10 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fedasmu.errors import UserError
+
 SHELVES = "shelves"
+COMPACT = json.JSONEncoder(separators=(",", ":"))
 COLUMNS = (
     "time",  # virtual seconds
     "version",  # of the global model
@@ -48,7 +51,7 @@ class Record:
         self._metrics.write((",".join(COLUMNS) + "\n").encode())
 
     def event(self, time: float, kind: str, **fields: Any) -> None:
-        self._events.write(json.dumps({"time": time, "event": kind, **fields}, separators=(",", ":")).encode() + b"\n")
+        self._events.write(COMPACT.encode({"time": time, "event": kind, **fields}).encode() + b"\n")
 
     def metrics(self, row: dict[str, Any]) -> None:
         self._metrics.write((",".join(str(row[column]) for column in COLUMNS) + "\n").encode())
@@ -63,6 +66,8 @@ class Record:
 
     def restore(self, state: dict[str, int]) -> None:
         for file, length in ((self._events, state["events"]), (self._metrics, state["metrics"])):
+            if file.seek(0, os.SEEK_END) < length:
+                raise UserError(f"{file.name}: shorter than the checkpoint knows it; start again with --overwrite")
             file.seek(length)
             file.truncate()
 
@@ -71,6 +76,17 @@ class Record:
         self._metrics.close()
 
     def _open(self, name: str) -> BinaryIO:
-        file = (self.directory / name).open("r+b" if (self.directory / name).exists() else "w+b", buffering=1 << 16)
+        path = self.directory / name
+        try:
+            file = path.open("r+b" if path.exists() else "w+b", buffering=1 << 16)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}") from None
         file.seek(0, os.SEEK_END)
         return file
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that a kill at any moment leaves the old one or the new one, never a part."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text)
+    temporary.replace(path)

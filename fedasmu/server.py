@@ -6,6 +6,7 @@ is its only source of truth about versions; a device is never believed about the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -172,8 +173,10 @@ class Server:
 
     def _sound(self, report: Report) -> bool:
         vector, current = report.vector, self.model.vector
-        # One sum tells: an infinity or a NaN anywhere makes it infinite or NaN.
-        return vector.shape == current.shape and vector.dtype == current.dtype and bool(torch.isfinite(vector.sum()))
+        if vector.shape != current.shape or vector.dtype != current.dtype:
+            return False
+        # One quick sum clears nearly all: an infinity or a NaN makes it infinite or NaN. So may many large numbers.
+        return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
 
     def _aggregate_if_ready(self) -> Aggregation | None:
         ready = self.waiting and self.schedule.ready(len(self.waiting), len(self.ledger))
@@ -181,10 +184,14 @@ class Server:
 
     def _calling_in(self) -> bool:
         """Whether devices that fell too far behind are still to deliver what they have."""
-        if self.pull_beyond is not None:
-            for entry in self.ledger.values():
-                entry.urgent = entry.urgent or self.model.version - entry.task.model.version + 1 > self.pull_beyond
-        return any(entry.urgent for entry in self.ledger.values())
+        if self.pull_beyond is None:
+            return False
+        urgent = False
+        for entry in self.ledger.values():  # in the order of their versions: the stalest come first
+            if self.model.version - entry.task.model.version + 1 <= self.pull_beyond:
+                break
+            entry.urgent = urgent = True
+        return urgent
 
     def _aggregate(self) -> Aggregation:
         uploads, self.waiting = self.waiting, []

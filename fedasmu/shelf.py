@@ -22,7 +22,8 @@ class Shelf:
         self.directory = directory
         self._files: dict[str, str] = {}  # key -> file name
         self._written = 0
-        self._kept: deque[set[str]] = deque(maxlen=KEPT)  # the files that each kept checkpoint refers to
+        # The files that each kept checkpoint refers to, and the one being written: a kill may keep it from the disk.
+        self._kept: deque[set[str]] = deque(maxlen=KEPT + 1)
 
     def __contains__(self, key: object) -> bool:
         return str(key) in self._files
@@ -46,11 +47,11 @@ class Shelf:
             return None
         _, shape, dtype = name.split(".")
         array = np.fromfile(self.directory / name, dtype=np.dtype(dtype))
-        return torch.from_numpy(array).view([int(length) for length in shape.split("x")])
+        return torch.from_numpy(array).view([int(length) for length in shape.split("x") if length])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: names only. Taking it also removes the files that no kept checkpoint refers to."""
-        dropped = self._kept[0] if len(self._kept) == KEPT else set()
+        dropped = self._kept[0] if len(self._kept) == self._kept.maxlen else set()
         self._kept.append(set(self._files.values()))
         for name in dropped - set().union(*self._kept):
             (self.directory / name).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
+from fedasmu.errors import UserError
 from fedasmu.protocol import Computation, Evaluated, Objective, Probe, Probed, Train, Trained, Workload
+from fedasmu.native import Network, Unsupported
 from fedasmu.seeding import derive
 from fedasmu.vector import Layout
 
@@ -39,6 +42,9 @@ class TorchEngine:
         self.gradient_ = torch.zeros(layout.trainable, device=device)
         self.parameters = self.vector[: layout.trainable]
         layout.attach(self.module, self.vector, self.gradient_)
+        # Counters, such as those of BatchNorm(momentum=None), are not in the vector: no command may see another's.
+        counters = [buffer for buffer in self.module.buffers() if not buffer.is_floating_point()]
+        self._counters = [(buffer, buffer.clone()) for buffer in counters]
 
     def train(
         self,
@@ -46,10 +52,11 @@ class TorchEngine:
         examples: Examples,
         batches: Sequence[Tensor],
         lr: float,
-        pull: float,
-        anchor: Tensor | None,
-        mask: Tensor | None,
-        objective: Objective | None,
+        *,
+        pull: float = 0.0,
+        anchor: Tensor | None = None,
+        mask: Tensor | None = None,
+        objective: Objective | None = None,
     ) -> float:
         """SGD in place on `vector`, a step for each batch; the sum of the batches' mean losses."""
         self._load(vector)
@@ -96,6 +103,8 @@ class TorchEngine:
 
     def _load(self, vector: Tensor) -> None:
         self.vector.copy_(vector)
+        for buffer, initial in self._counters:
+            buffer.copy_(initial)
 
     def _backward(self, examples: Examples, indices: Tensor, objective: Objective | None) -> Tensor:
         self.gradient_.zero_()
@@ -106,14 +115,44 @@ class TorchEngine:
         return loss.detach()
 
 
+def native_network(
+    setting: str, module: nn.Module, layout: Layout, shape: tuple[int, ...], device: str
+) -> tuple[Network | None, str]:
+    """The module compiled for the native engine, or None; and in one line which engine runs, and why."""
+    if setting == "torch":
+        return None, "engine: PyTorch, as asked"
+    try:
+        if device != "cpu":
+            raise Unsupported(f"the native engine runs on the cpu, not on {device}")
+        network = Network(module, layout, shape)
+    except Unsupported as reason:
+        if setting == "native":
+            raise UserError(f"engine = 'native': {reason}") from None
+        return None, f"engine: PyTorch, because {reason}"
+    if network.untrainable is None:
+        return network, "engine: native"
+    if setting == "native":
+        raise UserError(f"engine = 'native': {network.untrainable}")
+    return network, f"engine: PyTorch to train, because {network.untrainable}; native to evaluate"
+
+
 class Trainer:
     """Performs commands for any device of the federation. Every worker process has one."""
 
     def __init__(
-        self, module: nn.Module, layout: Layout, data: FederatedData, batch: int, epochs: int, device: str = "cpu"
+        self,
+        module: nn.Module,
+        layout: Layout,
+        data: FederatedData,
+        batch: int,
+        epochs: int,
+        device: str = "cpu",
+        native: Network | None = None,
     ) -> None:
         place = torch.device(device)
-        self.engine = TorchEngine(module, layout, place)
+        self.torch = TorchEngine(module, layout, place)
+        self.evaluator = native or self.torch
+        self.engine = self.torch if native is None or native.untrainable else native
         self.data = replace(data, train=data.train.to(place), test=data.test.to(place))
         self.batch, self.epochs = batch, epochs
 
@@ -126,7 +165,7 @@ class Trainer:
             if isinstance(command, Probe):
                 torch.manual_seed(derive(seed, "train", command.step))
                 return self._probe(command, device, seed)
-        loss, correct = self.engine.evaluate(command.vector, self.data.test)
+        loss, correct = self.evaluator.evaluate(command.vector, self.data.test)
         count = len(self.data.test)
         return Evaluated(loss / count, correct / count)
 
@@ -134,9 +173,11 @@ class Trainer:
         chosen = self._batches(device, seed, command.steps)
         vector = command.vector.clone()
         anchor = command.vector if command.anchor is None else command.anchor
-        loss = self.engine.train(
-            vector, self.data.train, chosen, command.lr, command.pull, anchor, command.mask, command.objective
-        )
+        terms: dict[str, Any] = {"pull": command.pull, "anchor": anchor, "mask": command.mask}
+        if command.objective is None:
+            loss = self.engine.train(vector, self.data.train, chosen, command.lr, **terms)
+        else:  # a loss of its own is written in PyTorch
+            loss = self.torch.train(vector, self.data.train, chosen, command.lr, **terms, objective=command.objective)
         return Trained(vector, loss / max(len(chosen), 1))
 
     def _probe(self, command: Probe, device: int, seed: int) -> Probed:

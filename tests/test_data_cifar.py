@@ -66,6 +66,16 @@ def test_both_layouts(tmp_path: Path, name: str, write: Callable[[Path, str], No
     assert np.array_equal(data.test.targets.numpy(), expected[-1][1])
 
 
+def test_the_named_folder_comes_before_the_better_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "named").mkdir()
+    write_binary(tmp_path / "elsewhere", "cifar-10")
+    (tmp_path / "elsewhere" / "test_batch.bin").write_bytes(b"")
+    write_pickles(tmp_path / "named", "cifar-10")
+    monkeypatch.setenv("FEDASMU_DATA", str(tmp_path / "elsewhere"))
+    assert len(load(small("cifar-10"), tmp_path / "named").train) == TRAIN
+
+
 def test_colours_come_one_after_the_other(tmp_path: Path) -> None:
     write_binary(tmp_path, "cifar-10")
     data = load(small("cifar-10"), tmp_path)
@@ -124,5 +134,5 @@ def test_binary_labels_are_checked(tmp_path: Path) -> None:
     write_binary(tmp_path, "cifar-10")
     file = tmp_path / "test_batch.bin"
     file.write_bytes(b"\xff" + file.read_bytes()[1:])
-    with pytest.raises(DataError, match="test_batch.bin has the label 255"):
+    with pytest.raises(DataError, match=r"test_batch\.bin has the label 255"):
         load(small("cifar-10"), tmp_path)

@@ -142,5 +142,5 @@ def test_bad_glove_files(tmp_path: Path, content: bytes, message: str) -> None:
 
 
 def test_a_missing_glove_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nowhere.txt cannot be read"):
+    with pytest.raises(DataError, match=r"nowhere\.txt cannot be read"):
         glove(tmp_path / "nowhere.txt", ("<pad>", "<unk>", "the"))

@@ -6,13 +6,47 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from fedasmu.algorithms.area import Area
+from fedasmu.algorithms.asofed import AsoFed
+from fedasmu.algorithms.asyncdrop import AsyncDrop
+from fedasmu.algorithms.asyncpart import AsyncPart
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.ca2fl import CA2FL
+from fedasmu.algorithms.fadas import Fadas
 from fedasmu.algorithms.fedasmu import FedASMU
 from fedasmu.algorithms.fedasync import FedAsync
 from fedasmu.algorithms.fedavg import FedAvg
+from fedasmu.algorithms.fedbuff import FedBuff
+from fedasmu.algorithms.feddelay import FedDelay
+from fedasmu.algorithms.feddyn import FedDyn
+from fedasmu.algorithms.fedfa import FedFa
+from fedasmu.algorithms.fedprox import FedProx
+from fedasmu.algorithms.fedsa import FedSA
+from fedasmu.algorithms.fedsa_semi import FedSASemi
+from fedasmu.algorithms.moon import Moon
+from fedasmu.algorithms.port import Port
 from fedasmu.imports import load
 
-ALGORITHMS: tuple[type[Algorithm], ...] = (FedASMU, FedAvg, FedAsync)
+ALGORITHMS: tuple[type[Algorithm], ...] = (
+    FedASMU,
+    FedAvg,
+    FedProx,
+    Moon,
+    FedDyn,
+    FedAsync,
+    Port,
+    AsoFed,
+    FedBuff,
+    FedSA,
+    FedSASemi,
+    FedDelay,
+    AsyncDrop,
+    AsyncPart,
+    CA2FL,
+    Fadas,
+    FedFa,
+    Area,
+)
 
 
 def named(name: str) -> type[Algorithm]:
@@ -38,14 +72,29 @@ def settings(table: Mapping[str, Any]) -> Algorithm:
 
 __all__ = [
     "ALGORITHMS",
+    "CA2FL",
     "Aggregate",
     "Aggregator",
     "Algorithm",
+    "Area",
+    "AsoFed",
+    "AsyncDrop",
+    "AsyncPart",
+    "Fadas",
     "FedAsync",
     "FedAvg",
+    "FedBuff",
+    "FedDelay",
+    "FedDyn",
+    "FedFa",
+    "FedProx",
+    "FedSA",
+    "FedSASemi",
     "Federation",
     "Learner",
+    "Moon",
     "Pace",
+    "Port",
     "named",
     "settings",
 ]

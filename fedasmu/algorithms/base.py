@@ -13,6 +13,7 @@ from torch import Tensor
 from fedasmu.protocol import Memory, Model, Session, Task, Upload, Workload
 from fedasmu.schedule import Schedule
 from fedasmu.shelf import Shelf
+from fedasmu.vector import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Federation:
     trainable: int  # how many of them, the first ones, are trainable
     limit: int  # the most devices in flight
     shelf: Shelf  # on disk, for methods that keep a vector for every device
+    layout: Layout  # names and shapes of the tensors in the vector
+    budget: int  # uploads, in the whole run
     workload: Callable[[int], Workload]  # of a device
     seconds: Callable[[int], tuple[float, float, float]]  # a device's nominal download, training and upload time
 

@@ -22,7 +22,20 @@ from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.slots import QTable, SlotPolicy, heuristic
 from fedasmu.algorithms.weights import UNGUARDED, DeviceControls, Guard, ServerControls
-from fedasmu.protocol import Fetch, Memory, Model, Probe, Probed, Report, Session, Task, Train, Trained, Upload, Workload
+from fedasmu.protocol import (
+    Fetch,
+    Memory,
+    Model,
+    Probe,
+    Probed,
+    Report,
+    Session,
+    Task,
+    Train,
+    Trained,
+    Upload,
+    Workload,
+)
 from fedasmu.schedule import Periodic
 
 

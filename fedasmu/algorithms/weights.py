@@ -37,7 +37,7 @@ class ServerControls:
 
 def xi(controls: ServerControls, rounds: float, staleness: float) -> float:
     """(A4): lambda / (R_t s^sigma) + iota"""
-    return controls.lam / (rounds * staleness**controls.sigma) + controls.iota
+    return controls.lam / (rounds * math.pow(staleness, controls.sigma)) + controls.iota
 
 
 def xi_gradient(
@@ -47,7 +47,7 @@ def xi_gradient(
 
     The paper prints ln(sigma) without lambda in the second, where ln(staleness) with lambda is right.
     """
-    decay = 1.0 / (rounds * staleness**controls.sigma)
+    decay = 1.0 / (rounds * math.pow(staleness, controls.sigma))
     if printed:
         return decay, -decay * math.log(max(controls.sigma, 1e-6)), 1.0
     return decay, -decay * controls.lam * math.log(staleness), 1.0

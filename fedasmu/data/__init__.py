@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from fedasmu.data.catalogue import DATASETS
 from fedasmu.data.description import Description, TextOptions
 from fedasmu.data.errors import DataError
-from fedasmu.data.places import EMBEDDED, Found, candidates, find, missing, not_found
+from fedasmu.data.places import EMBEDDED, Place, candidates, find, not_found
 from fedasmu.data.progress import Progress
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DATASETS", "DataError", "Description", "TextOptions", "describe", "load", "prepare", "where"]
 
-_FALLBACKS = {"embedded": "fashion-mnist-small"}
+_EMBEDDED = {"fashion-mnist": "fashion-mnist-small"}  # what stands in for a data set under `fallback = "embedded"`
 
 
 class Reader(Protocol):
@@ -53,19 +53,18 @@ def load(
 ) -> Dataset:
     """Read a data set into tensors.
 
-    Its files are looked for in `directory`, in $FEDASMU_DATA, in the cache and in the system's data directories. Found
+    Its files are looked for in `directory`, in $FEDASMU_DATA, in the cache and in the system's data directories. Place
     nowhere, they are downloaded when `download` is set; if not, `fallback = "embedded"` gives the part of Fashion-MNIST
     that comes with the package, and `Dataset.name` tells which of them it is. Otherwise this is a `DataError`.
     """
     description = describe(name) if isinstance(name, str) else name
-    if fallback is not None and fallback not in _FALLBACKS:
-        raise DataError(f"fallback = {fallback!r} is not known; it may be {', '.join(_FALLBACKS)}")
+    _check_fallback(description.name, fallback)
     bars = Progress(progress)
     found = find(description, directory)
     if found is None and download:
         found = _download(description, directory, bars)
     if found is None and fallback is not None:
-        description = describe(_FALLBACKS[fallback])
+        description = describe(_EMBEDDED[description.name])
         found = find(description, directory)
     if found is None:
         raise DataError(not_found(description, directory))
@@ -82,11 +81,18 @@ def where(name: str, directory: Path | None = None) -> list[tuple[Path, bool]]:
     description = describe(name)
     if description.embedded:
         return [(EMBEDDED, True)]
-    layouts = [layout for alternatives in description.parts for layout in alternatives]
-    return [(folder, not missing(layout, folder)) for layout in layouts for folder in candidates(layout, directory)]
+    places = (place for alternatives in description.parts for place in candidates(alternatives, directory))
+    return [(place.folder, not place.missing) for place in places]
 
 
-def _download(description: Description, directory: Path | None, progress: Progress) -> tuple[Found, ...] | None:
+def _check_fallback(name: str, fallback: str | None) -> None:
+    if fallback not in (None, "embedded"):
+        raise DataError(f"fallback = {fallback!r} is not known; it may be embedded")
+    if fallback == "embedded" and name not in _EMBEDDED:
+        raise DataError(f"fallback = 'embedded' stands in for {', '.join(_EMBEDDED)}, not for {name}")
+
+
+def _download(description: Description, directory: Path | None, progress: Progress) -> tuple[Place, ...] | None:
     from fedasmu.data.download import download
 
     try:
@@ -96,7 +102,7 @@ def _download(description: Description, directory: Path | None, progress: Progre
     return find(description, directory)
 
 
-def _read(description: Description, found: tuple[Found, ...], text: TextOptions, progress: Progress) -> Dataset:
+def _read(description: Description, found: tuple[Place, ...], text: TextOptions, progress: Progress) -> Dataset:
     from fedasmu.data.cache import cached
     from fedasmu.data.examples import dataset_of
     from fedasmu.data.reading import Reading

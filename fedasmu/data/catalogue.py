@@ -7,11 +7,12 @@ from dataclasses import replace
 from fedasmu.data.description import Description, Download, Layout
 
 _IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_COMPRESSED = ("", ".gz", ".xz")
 
 
 def _idx(folders: tuple[str, ...], address: str, *checksums: str) -> Layout:
     downloads = (Download(f"{address}/{file}.gz", one) for file, one in zip(_IDX_FILES, checksums, strict=True))
-    return Layout("idx", folders, _IDX_FILES, tuple(downloads))
+    return Layout("idx", folders, _IDX_FILES, tuple(downloads), _COMPRESSED)
 
 
 FASHION_MNIST = Description(
@@ -45,7 +46,7 @@ FASHION_MNIST_SMALL = replace(
     summary="a balanced sixth of Fashion-MNIST, comes with the package",
     train=10_000,
     test=2_000,
-    parts=((Layout("idx", (), _IDX_FILES),),),
+    parts=((Layout("idx", (), _IDX_FILES, suffixes=_COMPRESSED),),),
     embedded=True,
 )
 
@@ -82,6 +83,7 @@ _QMNIST_FILES = Layout(
             "0058f8dd561b90ffdd0f734c6a30e5e4",
         ),
     ),
+    suffixes=_COMPRESSED,
 )
 
 MNIST_WRITERS = replace(

@@ -20,12 +20,13 @@ class Download:
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which upstream lays out its files. `files` must be there: as they are, or compressed (.gz, .xz)."""
+    """One way in which upstream lays out its files."""
 
     kind: str
     folders: tuple[str, ...]  # the usual names of the folder that holds the files; the first is used for downloads
-    files: tuple[str, ...]  # folders too, where upstream has one file an example
+    files: tuple[str, ...]  # what must be there; folders too, where upstream has one file an example
     downloads: tuple[Download, ...] = ()
+    suffixes: tuple[str, ...] = ("",)  # of compressed files that the reader takes as well
 
 
 @dataclass(frozen=True)

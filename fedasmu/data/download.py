@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tarfile
-import urllib.error
 import urllib.request
 import zipfile
 import zlib
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
 from fedasmu.data.description import Description, Download, Layout
 from fedasmu.data.errors import DataError
-from fedasmu.data.places import cache_directory, find_layout, find_part, missing
+from fedasmu.data.places import Place, cache_directory, find_part
 from fedasmu.data.progress import Progress
 
 _TIMEOUT = 30.0  # seconds without a byte
@@ -38,7 +38,7 @@ def _download_layout(layout: Layout, progress: Progress) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f".{_flat(layout)}.lock"):
-            if find_layout(layout, None) is None:  # another process may have done it while we waited
+            if find_part((layout,), None) is None:  # another process may have done it while we waited
                 _fetch_all(layout, cache, progress)
     except OSError as error:
         raise DataError(f"the cache directory {cache} cannot be written: {error}") from None
@@ -64,22 +64,29 @@ def _fetch_all(layout: Layout, cache: Path, progress: Progress) -> None:
 def _fetch(source: Download, path: Path, progress: Progress) -> None:
     kind = "md5" if len(source.checksum) == 32 else "sha256"
     digest = hashlib.new(kind, usedforsecurity=False)
-    try:
-        with urllib.request.urlopen(source.url, timeout=_TIMEOUT) as response, path.open("wb") as file:
-            length = response.headers.get("Content-Length")
-            total = int(length) if length and length.isdigit() else None
-            with progress.bar(source.file, total, in_bytes=True) as advance:
-                while chunk := response.read(_CHUNK):
-                    file.write(chunk)
-                    digest.update(chunk)
-                    advance(len(chunk))
-    except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise DataError(f"{source.url} could not be downloaded: {reason}") from None
+    with path.open("wb") as file:
+        for chunk in _chunks(source, progress):
+            file.write(chunk)
+            digest.update(chunk)
     if digest.hexdigest() != source.checksum:
         raise DataError(
             f"{source.url} is not the expected file: its {kind} is {digest.hexdigest()}, not {source.checksum}"
         )
+
+
+def _chunks(source: Download, progress: Progress) -> Iterator[bytes]:
+    """Apart from the writing, so that an error of the network is not taken for one of the disk."""
+    try:
+        with urllib.request.urlopen(source.url, timeout=_TIMEOUT) as response:
+            length = response.headers.get("Content-Length")
+            total = int(length) if length and length.isdigit() else None
+            with progress.bar(source.file, total, in_bytes=True) as advance:
+                while chunk := response.read(_CHUNK):
+                    yield chunk
+                    advance(len(chunk))
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DataError(f"{source.url} could not be downloaded: {reason}") from None
 
 
 def _unpack(url: str, path: Path) -> None:
@@ -101,10 +108,11 @@ def _unpack(url: str, path: Path) -> None:
 
 
 def _complete_folder(layout: Layout, partial: Path) -> Path:
-    for folder in (partial / layout.folders[0], partial, *(partial / one for one in layout.folders[1:])):
-        if not missing(layout, folder):
-            return folder
-    raise DataError(f"the download of {layout.folders[0]} lacks {', '.join(missing(layout, partial))}")
+    places = [Place(layout, folder) for folder in (partial, *(partial / name for name in layout.folders))]
+    best = min(places, key=lambda place: len(place.missing))
+    if best.missing:
+        raise DataError(f"the download of {layout.folders[0]} lacks {', '.join(best.missing)}")
+    return best.folder
 
 
 def _flat(layout: Layout) -> str:

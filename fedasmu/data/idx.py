@@ -17,7 +17,7 @@ from typing import IO, Literal, cast
 import numpy as np
 
 from fedasmu.data.errors import DataError
-from fedasmu.data.places import Found
+from fedasmu.data.places import Place
 from fedasmu.data.reading import Array, Arrays, Reading, check_labels
 
 _CODES = {"u1": 0x08, ">i4": 0x0C}
@@ -90,7 +90,7 @@ def _check_identity(reading: Reading, targets: Array) -> None:
         )
 
 
-def _writers(found: Found, targets: Array) -> Array:
+def _writers(found: Place, targets: Array) -> Array:
     """QMNIST describes each training digit of MNIST, in the same order, by 8 numbers: its label is the first of them,
     its writer the third."""
     file = found.file("qmnist-train-labels-idx2-int")

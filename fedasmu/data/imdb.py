@@ -1,4 +1,4 @@
-"""IMDb reviews, one text file each in {train,test}/{neg,pos} (Maas et al., ACL 2011). unsup, without labels, is ignored."""
+"""IMDb reviews, one text file each in {train,test}/{neg,pos} (Maas et al., ACL 2011). unsup has no labels: not read."""
 
 from __future__ import annotations
 

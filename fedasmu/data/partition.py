@@ -20,7 +20,9 @@ from fedasmu.seeding import derive
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 _DRAWS = 20  # of the class-wise scheme, before the sizes are repaired
-_EMPTY = 0.8  # the share of devices without any sample beyond which a repair would be most of the split
+_SMALLEST = (
+    0.01  # alpha of the class-wise scheme; below, a class goes to one device whole, and a repair is all there is
+)
 
 
 @final
@@ -76,18 +78,21 @@ def dirichlet(targets: Tensor, devices: int, alpha: float, seed: int, min_sample
     classes and a small alpha.)
     """
     _check_dirichlet(len(targets), devices, alpha, min_samples)
+    if alpha < _SMALLEST:
+        raise ValueError(
+            f"alpha = {alpha} is so small that most devices would get no samples: "
+            f"it must be at least {_SMALLEST}, or use the split equal-dirichlet"
+        )
     random, labels = _generator("dirichlet", seed), targets.numpy()
     for _ in range(_DRAWS):
         owner = _class_wise(labels, devices, alpha, random)
         sizes = np.bincount(owner, minlength=devices)
         if sizes.min() >= max(min_samples, 1):
             return Parts(_shuffled(owner, devices, random))
-    empty = int((sizes == 0).sum())
-    if empty > _EMPTY * devices or (empty and min_samples == 0):
-        way_out = "min_samples of at least 1, " if min_samples == 0 else ""
+    if min_samples == 0:
         raise ValueError(
-            f"alpha = {alpha} is so small that {empty} of {devices} devices get no samples: "
-            f"use a larger alpha, fewer devices, {way_out}or the split equal-dirichlet"
+            f"alpha = {alpha} is so small that {int((sizes == 0).sum())} of {devices} devices get no samples: "
+            "use a larger alpha, fewer devices, or min_samples of at least 1"
         )
     short = int((sizes < min_samples).sum())
     parts = _repaired(_shuffled(owner, devices, random), min_samples)

@@ -10,23 +10,30 @@ from pathlib import Path
 from fedasmu.data.description import Description, Layout
 from fedasmu.data.errors import DataError
 
-COMPRESSIONS = ("", ".gz", ".xz")
 SYSTEM_DIRECTORIES = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))
 EMBEDDED = Path(__file__).parent / "embedded"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A folder that holds every file of a layout."""
+class Place:
+    """A folder that holds, or may hold, the files of a layout."""
 
     layout: Layout
     folder: Path
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return tuple(name for name in self.layout.files if self._existing(name) is None)
+
     def file(self, name: str) -> Path:
-        path = existing(self.folder, name)
+        path = self._existing(name)
         if path is None:
             raise DataError(f"{self.folder / name} is missing")
         return path
+
+    def _existing(self, name: str) -> Path | None:
+        paths = (self.folder / f"{name}{suffix}" for suffix in self.layout.suffixes)
+        return next((path for path in paths if os.path.exists(path)), None)  # False, too, where we may not look
 
 
 def cache_directory() -> Path:
@@ -35,20 +42,8 @@ def cache_directory() -> Path:
     return Path(root).expanduser() / "fedasmu" / "data"
 
 
-def existing(folder: Path, name: str) -> Path | None:
-    for compression in COMPRESSIONS:
-        path = folder / f"{name}{compression}"
-        if path.exists():
-            return path
-    return None
-
-
-def missing(layout: Layout, folder: Path) -> tuple[str, ...]:
-    return tuple(name for name in layout.files if existing(folder, name) is None)
-
-
-def candidates(layout: Layout, directory: Path | None) -> Iterator[Path]:
-    """The folders to look into, best first.
+def candidates(alternatives: tuple[Layout, ...], directory: Path | None) -> Iterator[Place]:
+    """Where a part of a data set may be, best first: place by place, and in each place layout by layout.
 
     A folder that a user names may hold the files themselves. The shared ones are only searched by subfolder, because
     MNIST and Fashion-MNIST give their files the same names.
@@ -56,32 +51,24 @@ def candidates(layout: Layout, directory: Path | None) -> Iterator[Path]:
     named = [directory] if directory is not None else []
     if os.environ.get("FEDASMU_DATA"):
         named.append(Path(os.environ["FEDASMU_DATA"]))
-    for base in named:
-        base = base.expanduser()
-        yield from (base / folder for folder in layout.folders)
-        yield base
+    for base in [path.expanduser() for path in named]:
+        for layout in alternatives:
+            yield from (Place(layout, folder) for folder in (*(base / name for name in layout.folders), base))
     for base in (cache_directory(), *SYSTEM_DIRECTORIES):
-        yield from (base / folder for folder in layout.folders)
+        for layout in alternatives:
+            yield from (Place(layout, base / name) for name in layout.folders)
 
 
-def find_layout(layout: Layout, directory: Path | None) -> Found | None:
-    for folder in candidates(layout, directory):
-        if not missing(layout, folder):
-            return Found(layout, folder)
-    return None
+def find_part(alternatives: tuple[Layout, ...], directory: Path | None) -> Place | None:
+    return next((place for place in candidates(alternatives, directory) if not place.missing), None)
 
 
-def find_part(alternatives: tuple[Layout, ...], directory: Path | None) -> Found | None:
-    found = (find_layout(layout, directory) for layout in alternatives)
-    return next((one for one in found if one is not None), None)
-
-
-def find(description: Description, directory: Path | None) -> tuple[Found, ...] | None:
+def find(description: Description, directory: Path | None) -> tuple[Place, ...] | None:
     """Every part of a data set, or None when one of them is nowhere."""
-    if directory is not None and not directory.expanduser().is_dir():
+    if directory is not None and not os.path.isdir(directory.expanduser()):
         raise DataError(f"the data directory {directory} does not exist")
     if description.embedded:
-        return tuple(Found(alternatives[0], EMBEDDED) for alternatives in description.parts)
+        return tuple(Place(alternatives[0], EMBEDDED) for alternatives in description.parts)
     parts = [find_part(alternatives, directory) for alternatives in description.parts]
     found = tuple(part for part in parts if part is not None)
     return found if len(found) == len(parts) else None
@@ -100,14 +87,14 @@ def _wanted(alternatives: tuple[Layout, ...], directory: Path | None) -> list[st
     lines: list[str] = []
     for layout in alternatives:
         target = cache_directory() / layout.folders[0]
-        lines.append(f"{'Either put' if lines else 'Put'} these files (plain or .gz) into {target}:")
+        compressed = " (as they are, or as .gz)" if ".gz" in layout.suffixes else ""
+        lines.append(f"{'Or put' if lines else 'Put'} these files{compressed} into {target}:")
         lines += [f"  {name}" for name in layout.files]
         if layout.downloads:
             lines.append("They come from:")
             lines += [f"  {download.url}" for download in layout.downloads]
-        for folder in candidates(layout, directory):
-            lacking = missing(layout, folder)
-            if len(lacking) < len(layout.files):
-                lines.append(f"Note: {folder} has a part of them, but lacks {', '.join(lacking)}.")
+        for place in candidates((layout,), directory):
+            if len(place.missing) < len(layout.files):
+                lines.append(f"Note: {place.folder} has a part of them, but lacks {', '.join(place.missing)}.")
     lines.append("Any folder will do that is named as the data directory or in the variable FEDASMU_DATA.")
     return lines

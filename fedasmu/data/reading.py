@@ -10,7 +10,7 @@ import numpy as np
 
 from fedasmu.data.description import Description, TextOptions
 from fedasmu.data.errors import DataError
-from fedasmu.data.places import Found
+from fedasmu.data.places import Place
 from fedasmu.data.progress import Progress
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ class Reading:
     """What a reader needs. Large arrays are made by `new_array`, by the name of their field: perhaps on disk."""
 
     description: Description
-    found: tuple[Found, ...]
+    found: tuple[Place, ...]
     text: TextOptions
     progress: Progress
     new_array: NewArray = in_memory

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from fedasmu.data.examples import Examples
 from fedasmu.native import checks, library
-from fedasmu.native.plan import Unsupported, plan
+from fedasmu.native.chain import Unsupported
+from fedasmu.native.plan import plan
 from fedasmu.vector import Layout
 
 __all__ = ["Network", "Unsupported", "available"]
@@ -73,10 +74,11 @@ class Network:
         self._check_vector(vector)
         if pull and anchor is None:
             raise ValueError("a pull needs an anchor")
-        step = library.Step(lr, pull, self._correction("anchor", anchor), self._correction("mask", mask))
+        where_to, kept = self._correction("anchor", anchor), self._correction("mask", mask)
+        step = library.Step(lr, pull, where_to if pull else None, kept)
         if not batches:
             return 0.0
-        indices = torch.cat([checks.batch(batch, len(examples)) for batch in batches])
+        indices = checks.batches(batches, len(examples))
         sizes = torch.tensor([len(batch) for batch in batches])
         data = _Data(examples, self._shape, indices, self._plan.classes)
         where = vector.data_ptr(), self._layout.trainable, data.address
@@ -87,7 +89,7 @@ class Network:
         """The mean loss of one batch, and its gradient."""
         self._require_trainable()
         self._check_vector(vector)
-        data = _Data(examples, self._shape, checks.batch(indices, len(examples)), self._plan.classes)
+        data = _Data(examples, self._shape, checks.batches([indices], len(examples)), self._plan.classes)
         gradient = torch.empty(self._layout.trainable)
         where = vector.data_ptr(), len(gradient), data.address
         total = self._library.engine_gradient(
@@ -97,7 +99,8 @@ class Network:
 
     def loss(self, vector: Tensor, examples: Examples, indices: Tensor) -> float:
         """The mean loss of one batch."""
-        return self._evaluate(vector, examples, checks.batch(indices, len(examples)))[0] / len(indices)
+        self._require_trainable()
+        return self._evaluate(vector, examples, checks.batches([indices], len(examples)))[0] / len(indices)
 
     def evaluate(self, vector: Tensor, examples: Examples) -> tuple[float, int]:
         """The sum of the losses over all examples, and how many are classified correctly."""
@@ -127,7 +130,7 @@ class Network:
 
 
 class _Data:
-    """Checked examples, and the structure that hands them to the engine; it keeps alive what the structure points at."""
+    """Checked examples as the engine reads them; lives as long as the engine may."""
 
     def __init__(self, examples: Examples, shape: tuple[int, ...], indices: Tensor | None, classes: int) -> None:
         scale, shift, targets = checks.examples(examples, shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -39,18 +41,23 @@ def examples(value: Examples, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, T
     return scale.expand(channels).contiguous(), shift.expand(channels).contiguous(), targets
 
 
-def batch(value: Tensor, count: int) -> Tensor:
-    """Indices of at least one example, of `count`."""
-    tensor("a batch of indices", value, (torch.int64,), (len(value),))
-    if not len(value):
-        raise ValueError("a batch of indices is empty")
-    low, high = (int(bound) for bound in value.aminmax())
+def batches(values: Sequence[Tensor], count: int) -> Tensor:
+    """The indices of all batches, one after the other: each batch has at least one, and all are below `count`."""
+    for value in values:
+        length = value.numel() if isinstance(value, Tensor) else 0
+        tensor("a batch of indices", value, (torch.int64,), (length,))
+        if not length:
+            raise ValueError("a batch of indices is empty")
+    indices = torch.cat(list(values))
+    low, high = (int(bound) for bound in indices.aminmax())
     if low < 0 or high >= count:
-        raise ValueError(f"a batch of indices reaches from {low} to {high}, but there are {count} examples")
-    return value
+        raise ValueError(f"the indices reach from {low} to {high}, but there are {count} examples")
+    return indices
 
 
 def labels(value: Tensor, classes: int) -> None:
+    if not len(value):
+        raise ValueError("there are no examples")
     low, high = (int(bound) for bound in value.aminmax())
     if low < 0 or high >= classes:
         raise ValueError(f"targets reach from {low} to {high}, but the network has {classes} classes")

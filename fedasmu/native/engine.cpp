@@ -64,7 +64,7 @@ template <int L> class Block {
       const float *x = values_[i].data(), *w = packed_.data() + l.packed;
       float* y = values_[i + 1].data();
       switch (l.kind) {
-        case Kind::kConvolution: convolve<L>(l, w, bias_of(l, vector), x, y); break;
+        case Kind::kConvolution: convolve<L>(l, w, bias_of(l, vector), x, y, scratch_.data()); break;
         case Kind::kLinear: linear<L>(l, w, bias_of(l, vector), x, y); break;
         case Kind::kMaximum: maximum<L>(l, x, y, training ? choice(i) : nullptr); break;
         case Kind::kFlatten: flatten<L>(l.in, x, y, false); break;
@@ -106,7 +106,7 @@ template <int L> class Block {
       if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
       if (i == first) break;
       switch (l.kind) {
-        case Kind::kConvolution: convolve_back<L>(l, packed_.data() + l.packed + l.weights(), d, dx); break;
+        case Kind::kConvolution: convolve_back<L>(l, packed_.data() + l.packed + l.one_way(), d, dx, scratch); break;
         case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx); break;
         case Kind::kMaximum: maximum_back<L>(l, choice(i), d, dx); break;
         case Kind::kFlatten: flatten<L>(l.in, d, dx, true); break;
@@ -117,7 +117,7 @@ template <int L> class Block {
  private:
   static Index scratch_size(const std::vector<Layer>& layers) {
     Index most = 0;
-    for (const Layer& l : layers) most = std::max({most, linear_scratch(l, L), l.out.channels * L, l.in.width * L});
+    for (const Layer& l : layers) most = std::max(most, ::scratch_size(l, L));
     return most;
   }
 
@@ -125,22 +125,31 @@ template <int L> class Block {
 
   std::int32_t* choice(std::size_t i) { return reinterpret_cast<std::int32_t*>(choices_[i].data()); }
 
-  // An image row at a time: first the samples side by side, then the arithmetic, which so vectorises.
+  // Samples lie one after the other in the data and side by side in a block: a transposition, a line at a time. A line
+  // is an image's row of one channel, or all the features where there is no image.
   template <class Number> void read_as(const Number* inputs, const Data& data, const Batch& batch, Index first) {
     const Map& map = layers_.front().in;
-    const Index area = map.height * map.width, live = std::min<Index>(L, batch.size - first);
+    const bool image = map.height * map.width > 1;
+    const Index live = std::min<Index>(L, batch.size - first), lines = image ? map.channels * map.height : 1;
+    const Index length = image ? map.width : map.channels, size = lines * length;
     const Number* sample[L];
-    for (Index s = 0; s < L; ++s) sample[s] = inputs + batch[first + std::min(s, live - 1)] * map.channels * area;
-    Number* line = reinterpret_cast<Number*>(scratch_.data());
-    for (Index c = 0; c < map.channels; ++c)
-      for (Index y = 0; y < map.height; ++y) {
+    for (Index s = 0; s < L; ++s) sample[s] = inputs + batch[first + std::min(s, live - 1)] * size;
+    for (Index line = 0; line < lines; ++line) {
+      const Index channel = line / map.height, y = line % map.height;
+      float* to = values_.front().data() + (map.at(y, 0) + channel) * L;
+      for (Index x = 0; x < length; x += kWidth) {
+        const Index count = std::min<Index>(kWidth, length - x);
+        float square[L * kWidth], turned[kWidth * L];
         for (Index s = 0; s < L; ++s)
-          for (Index x = 0; x < map.width; ++x) line[x * L + s] = sample[s][c * area + y * map.width + x];
-        float* to = values_.front().data() + (map.at(y, 0) + c) * L;
-        for (Index x = 0; x < map.width; ++x)
-          for (Index s = 0; s < L; ++s)
-            to[x * map.channels * L + s] = static_cast<float>(line[x * L + s]) * data.scale[c] + data.shift[c];
+          for (Index i = 0; i < count; ++i) square[s * kWidth + i] = static_cast<float>(sample[s][line * length + x + i]);
+        transpose(square, L, count, kWidth, L, turned);
+        for (Index i = 0; i < count; ++i) {
+          const float scale = data.scale[image ? channel : x + i], shift = data.shift[image ? channel : x + i];
+          float* place = to + (x + i) * (image ? map.channels : 1) * L;
+          for (Index s = 0; s < L; ++s) place[s] = turned[i * L + s] * scale + shift;
+        }
       }
+    }
   }
 
   const std::vector<Layer>& layers_;
@@ -221,13 +230,14 @@ int engine_level() {
   return 0;
 }
 
-// A layer is 16 numbers: kind, the input's channels, height, width, the output's, kernel y x, stride y x, padding y x,
-// the offsets of weight and bias, and whether a ReLU follows.
+// A layer is 18 numbers: kind, the input's channels, height, width, the output's, kernel y x, stride y x, the padding at
+// the top, left, bottom and right, the offsets of weight and bias, and whether a ReLU follows.
 void* engine_new(const Index* numbers, Index count, Index size) {
   try {
     std::vector<Layer> layers;
-    for (const Index* n = numbers; count-- > 0; n += 16) {
-      Layer l{static_cast<Kind>(n[0]), {n[1], n[2], n[3], n[11], n[12]}, {n[4], n[5], n[6]}, n[7], n[8], n[9], n[10], n[13], n[14], n[15] != 0};
+    for (const Index* n = numbers; count-- > 0; n += 18) {
+      Layer l{static_cast<Kind>(n[0]), {n[1], n[2], n[3], n[11], n[12], n[13], n[14]}, {n[4], n[5], n[6]},
+              n[7], n[8], n[9], n[10], n[15], n[16], n[17] != 0};
       if (!layers.empty()) layers.back().out = l.in;  // the ring of zeros that the next layer wants
       if (!layers.empty()) l.packed = layers.back().packed + layers.back().packed_size();
       layers.push_back(l);

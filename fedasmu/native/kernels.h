@@ -23,6 +23,15 @@ constexpr int kWidth = 4, kAccumulators = 24, kTileRows = 4, kTileColumns = 6;
 constexpr int kWidth = 4, kAccumulators = 12, kTileRows = 2, kTileColumns = 6;
 #endif
 
+// How an activation lies in memory: rows of pixels of channels (of samples), with a ring of zeros around the image as
+// wide as the padding of the convolution that reads it. Sizes are in activations, not in floats.
+struct Map {
+  Index channels, height, width, top = 0, left = 0, bottom = 0, right = 0;
+  Index row() const { return (left + width + right) * channels; }
+  Index size() const { return (top + height + bottom) * row(); }
+  Index at(Index y, Index x) const { return (top + y) * row() + (left + x) * channels; }
+};
+
 template <int Width> struct Simd;
 template <> struct Simd<4> {
   typedef float Floats __attribute__((vector_size(16)));
@@ -51,15 +60,48 @@ template <int L> struct Lanes {
   using Ints = typename Simd<width>::Ints;
 };
 
-template <class Floats> inline float sum(Floats v) {
+// Every other group of S lanes, the even or the odd ones, of two vectors: a0 b0 a2 b2 ... or a1 b1 a3 b3 ...
+template <int S, bool odd, class Floats, int... I>
+inline Floats groups(Floats a, Floats b, std::integer_sequence<int, I...>) {
+  constexpr int width = sizeof...(I);
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (I / (2 * S) * 2 * S + I % S + odd * S + (I / S % 2) * width)...);
+#else
+  const typename Simd<width>::Ints lanes = {(I / (2 * S) * 2 * S + I % S + odd * S + (I / S % 2) * width)...};
+  return __builtin_shuffle(a, b, lanes);
+#endif
+}
+template <int S, class Floats> inline Floats even(Floats a, Floats b) {
+  return groups<S, false>(a, b, std::make_integer_sequence<int, sizeof(Floats) / sizeof(float)>{});
+}
+template <int S, class Floats> inline Floats odd(Floats a, Floats b) {
+  return groups<S, true>(a, b, std::make_integer_sequence<int, sizeof(Floats) / sizeof(float)>{});
+}
+
+// The sums of N vectors' lanes, in the leading lanes of v[0], v[1], ...: neighbours are folded into one until all are.
+template <int N, int S = 1, class Floats> inline void fold(Floats* v) {
+  if constexpr (S < int(sizeof(Floats) / sizeof(float))) {
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i += 2) {
+      const Floats other = i + 1 < N ? v[i + 1] : Floats{};
+      v[i / 2] = even<S>(v[i], other) + odd<S>(v[i], other);
+    }
+    fold<(N + 1) / 2, 2 * S>(v);
+  }
+}
+
+// Exchanges the rows and the columns of a square of numbers.
+template <int S = 1, class Floats> inline void turn(Floats* v) {
   constexpr int width = sizeof(Floats) / sizeof(float);
-  if constexpr (width == 4) {
-    return (v[0] + v[2]) + (v[1] + v[3]);
-  } else {
-    using Half = typename Simd<width / 2>::Floats;
-    float both[width];
-    store(both, v);
-    return sum<Half>(load<Half>(both) + load<Half>(both + width / 2));
+  if constexpr (S < width) {
+#pragma GCC unroll 16
+    for (int i = 0; i < width; ++i)
+      if (!(i & S)) {
+        const Floats a = v[i], b = v[i + S];
+        v[i] = even<S>(a, b);
+        v[i + S] = odd<S>(a, b);
+      }
+    turn<2 * S>(v);
   }
 }
 
@@ -135,12 +177,13 @@ template <int L, int O, int J> void correlate(const Correlation& c, const float*
         }
       }
   }
-  alignas(64) float sums[O * J * width];
+  Floats sums[O * J];
 #pragma GCC unroll 4
   for (int o = 0; o < O; ++o)
 #pragma GCC unroll 6
-    for (int j = 0; j < J; ++j) store(sums + (o * J + j) * width, total[o][j]);
-  for (int t = 0; t < O * J; ++t) g[t] = sum(load<Floats>(sums + t * width));
+    for (int j = 0; j < J; ++j) sums[o * J + j] = total[o][j];
+  fold<O * J>(sums);
+  std::memcpy(g, sums, O * J * sizeof(float));
 }
 
 // The kernels above, compiled for every size of tile.

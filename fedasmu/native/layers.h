@@ -6,7 +6,7 @@
 #include <new>
 #include <vector>
 
-#include "kernels.h"
+#include "winograd.h"
 
 namespace {
 
@@ -25,15 +25,6 @@ class Buffer {
   void* memory_;
 };
 
-// How an activation lies in memory: rows of pixels of channels (of samples), with a ring of zeros around the image as
-// wide as the padding of the convolution that reads it. Sizes are in activations, not in floats.
-struct Map {
-  Index channels, height, width, ring_y = 0, ring_x = 0;
-  Index row() const { return (width + 2 * ring_x) * channels; }
-  Index size() const { return (height + 2 * ring_y) * row(); }
-  Index at(Index y, Index x) const { return (y + ring_y) * row() + (x + ring_x) * channels; }
-};
-
 enum class Kind : Index { kConvolution, kMaximum, kFlatten, kLinear };
 
 struct Layer {
@@ -49,8 +40,15 @@ struct Layer {
   Index weight_at(Index o, Index c, Index ky, Index kx) const {
     return ((o * in.channels + c) * kernel_y + ky) * kernel_x + kx;
   }
+  // The side of the kernel if Winograd's way pays for it, otherwise 0.
+  Index winograd() const {
+    const bool small = kernel_y == kernel_x && (kernel_x == 2 || kernel_x == 3) && stride_y == 1 && stride_x == 1;
+    return kind == Kind::kConvolution && small && std::min(in.channels, out.channels) >= 16 ? kernel_x : 0;
+  }
+  Index points() const { return (kernel_y + 1) * (kernel_x + 1); }
   // A convolution packs its weights twice, for both directions; a linear layer's lie right for the way back.
-  Index packed_size() const { return kind == Kind::kConvolution ? 2 * weights() : weights(); }
+  Index one_way() const { return winograd() ? points() * in.channels * out.channels : weights(); }
+  Index packed_size() const { return kind == Kind::kConvolution ? 2 * one_way() : one_way(); }
 };
 
 // The way forward reads the weights as [tile][ky][kx][c][o]; the model holds them as [o][c][ky][kx].
@@ -70,6 +68,8 @@ struct Phase {
   Index of, stride, kernel;
   Index taps() const { return kernel > of ? (kernel - of + stride - 1) / stride : 0; }
   Index tap(Index t) const { return of + stride * (taps() - 1 - t); }
+  Index at(Index q) const { return q * stride + of; }                         // the q-th position of this phase
+  Index from(Index p) const { return (p - of + stride - 1) / stride; }        // the first of them at p or after
 };
 
 template <class Body> void for_phases(const Layer& l, Body body) {
@@ -93,29 +93,54 @@ template <int L> void pack_backward(const Layer& l, const float* w, float* packe
   });
 }
 
-inline void transpose(const float* from, Index rows, Index columns, Index to_stride, float* to) {
-  constexpr Index tile = 16;
-  for (Index r0 = 0; r0 < rows; r0 += tile)
-    for (Index c0 = 0; c0 < columns; c0 += tile)
-      for (Index c = c0; c < std::min(c0 + tile, columns); ++c)
-        for (Index r = r0; r < std::min(r0 + tile, rows); ++r) to[c * to_stride + r] = from[r * columns + c];
+// to[c][r] = from[r][c], by squares; what is left of them one by one.
+inline void transpose(const float* from, Index rows, Index columns, Index from_stride, Index to_stride, float* to) {
+  using Floats = Simd<kWidth>::Floats;
+  for (Index r = 0; r < rows; r += kWidth)
+    for (Index c = 0; c < columns; c += kWidth) {
+      if (r + kWidth > rows || c + kWidth > columns) {
+        for (Index i = r; i < std::min(r + kWidth, rows); ++i)
+          for (Index j = c; j < std::min(c + kWidth, columns); ++j) to[j * to_stride + i] = from[i * from_stride + j];
+        continue;
+      }
+      Floats square[kWidth];
+      for (Index i = 0; i < kWidth; ++i) square[i] = load<Floats>(from + (r + i) * from_stride + c);
+      turn(square);
+      for (Index j = 0; j < kWidth; ++j) store(to + (c + j) * to_stride + r, square[j]);
+    }
+}
+
+// The way back is a convolution with the kernel turned round and its channels exchanged.
+template <int L, int R> void pack_winograd(const Layer& l, const float* w, float* forward, float* backward) {
+  const auto at = [&](Index o, Index c, int y, int x) { return w[l.weight_at(o, c, y, x)]; };
+  winograd_pack<L, R>(l.out.channels, l.in.channels, forward, at);
+  winograd_pack<L, R>(l.in.channels, l.out.channels, backward,
+                      [&](Index c, Index o, int y, int x) { return at(o, c, R - 1 - y, R - 1 - x); });
 }
 
 template <int L> void pack(const Layer& l, const float* vector, float* packed) {
   const float* w = vector + l.weight;
-  if (l.kind == Kind::kConvolution) {
+  float* backward = packed + l.one_way();
+  if (l.winograd() == 2) pack_winograd<L, 2>(l, w, packed, backward);
+  if (l.winograd() == 3) pack_winograd<L, 3>(l, w, packed, backward);
+  if (l.kind == Kind::kConvolution && !l.winograd()) {
     pack_forward<L>(l, w, packed);
-    pack_backward<L>(l, w, packed + l.weights());
+    pack_backward<L>(l, w, backward);
   }
   if (l.kind == Kind::kLinear)
     for_tiles(l.out.channels, Lanes<L>::most, [&](Index o, Index count) {
-      transpose(w + o * l.in.channels, count, l.in.channels, count, packed + o * l.in.channels);
+      transpose(w + o * l.in.channels, count, l.in.channels, l.in.channels, count, packed + o * l.in.channels);
     });
 }
 
 inline const float* bias_of(const Layer& l, const float* vector) { return l.bias < 0 ? nullptr : vector + l.bias; }
 
-template <int L> void convolve(const Layer& l, const float* w, const float* bias, const float* x, float* y) {
+template <int L>
+void convolve(const Layer& l, const float* w, const float* bias, const float* x, float* y, float* scratch) {
+  if (l.winograd()) {
+    const auto run = l.winograd() == 2 ? winograd<L, 2> : winograd<L, 3>;
+    return run(l.in, -l.in.top, -l.in.left, x, w, bias, l.relu, l.out, y, scratch);
+  }
   const Sweep s{.pixels = l.out.width, .rows = l.kernel_y, .run = l.run(),
                 .x_pixel = l.stride_x * l.in.channels * L, .x_row = l.in.row() * L, .x_step = L,
                 .w_row = l.run(), .y_pixel = l.out.channels * L, .y_step = L, .relu = l.relu};
@@ -132,27 +157,28 @@ struct Reach {
         skipped(first - (last - taps + 1)) {}
 };
 
-template <int L> void convolve_back(const Layer& l, const float* w, const float* d, float* dx) {
+template <int L> void convolve_back(const Layer& l, const float* w, const float* d, float* dx, float* scratch) {
+  if (const Index r = l.winograd()) {
+    const auto run = r == 2 ? winograd<L, 2> : winograd<L, 3>;
+    return run(l.out, l.in.top - r + 1, l.in.left - r + 1, d, w, nullptr, false, l.in, dx, scratch);
+  }
   const Index inputs = l.in.channels, outputs = l.out.channels;
   for_phases(l, [&](Phase py, Phase px, Index packed) {
-    const Index ring_y = l.in.ring_y, ring_x = l.in.ring_x, depth = py.taps() * px.taps() * outputs;
     Sweep s{.pixels = 1, .rows = 0, .run = 0,
             .x_pixel = outputs * L, .x_row = l.out.row() * L, .x_step = L,
             .w_row = px.taps() * outputs, .y_pixel = l.stride_x * inputs * L, .y_step = L};
-    const auto first_from = [](Index ring, Phase p) { return (ring - p.of + p.stride - 1) / p.stride; };
-    const auto last_before = [](Index end, Phase p) { return (end - p.of + p.stride - 1) / p.stride; };
-    for (Index qy = first_from(ring_y, py); qy < last_before(ring_y + l.in.height, py); ++qy) {
+    const Index depth = py.taps() * px.taps() * outputs, end = px.from(l.in.left + l.in.width);
+    for (Index qy = py.from(l.in.top); qy < py.from(l.in.top + l.in.height); ++qy) {
       const Reach y(qy, py.taps(), l.out.height);
       s.rows = y.count;
-      const Index end = last_before(ring_x + l.in.width, px);
-      for (Index qx = first_from(ring_x, px); qx < end; qx += s.pixels) {
+      for (Index qx = px.from(l.in.left); qx < end; qx += s.pixels) {
         const Reach x(qx, px.taps(), l.out.width);
+        const bool inside = x.count > 0 && x.count == px.taps();  // away from the edges all pixels are alike
         s.run = x.count * outputs;
-        s.pixels = x.count == px.taps() ? std::min(end, l.out.width) - qx : 1;  // away from the edges all are alike
-        if (s.pixels < 1) s.pixels = 1;
+        s.pixels = inside ? std::min(end, l.out.width) - qx : 1;
         sweep_all<L>(s, inputs, d + l.out.at(y.first, x.first) * L, w + packed, depth,
                      (y.skipped * px.taps() + x.skipped) * outputs, nullptr,
-                     dx + l.in.at(qy * l.stride_y + py.of - ring_y, qx * l.stride_x + px.of - ring_x) * L);
+                     dx + l.in.at(py.at(qy) - l.in.top, px.at(qx) - l.in.left) * L);
       }
     }
   });
@@ -170,14 +196,13 @@ template <int L> void convolve_weights(const Layer& l, const float* d, const flo
     for (Index ky = 0; ky < l.kernel_y; ++ky) {
       const float *delta = d + l.out.at(row, 0) * L, *value = x + (row * l.stride_y + ky) * l.in.row() * L;
       for_tiles(l.run(), kTileColumns, [&](Index j0, Index columns) {
+        Index place[kTileColumns];
+        for (Index j = 0; j < columns; ++j) place[j] = l.weight_at(0, (j0 + j) % inputs, ky, (j0 + j) / inputs);
         for_tiles(l.out.channels, kTileRows, [&](Index o0, Index rows) {
           float tile[kTileRows * kTileColumns];
           Kernels<L>::correlate_of(rows, columns)(c, delta + o0 * L, value + j0 * L, tile);
-          for (Index j = 0; j < columns; ++j) {
-            const Index kx = (j0 + j) / inputs, channel = (j0 + j) % inputs;
-            for (Index o = 0; o < rows; ++o)
-              g[((o0 + o) * inputs + channel) * area + ky * l.kernel_x + kx] += tile[o * columns + j];
-          }
+          for (Index o = 0; o < rows; ++o)
+            for (Index j = 0; j < columns; ++j) g[(o0 + o) * inputs * area + place[j]] += tile[o * columns + j];
         });
       });
     }
@@ -200,8 +225,8 @@ template <int L> void linear_back(const Layer& l, const float* w, const float* d
 template <int L> void linear_weights(const Layer& l, const float* d, const float* x, float* scratch, float* g) {
   const Index inputs = l.in.channels, outputs = l.out.channels, padded = (inputs + L - 1) / L * L, whole = inputs / L;
   float *xt = scratch, *dt = scratch + L * padded;
-  transpose(x, inputs, L, padded, xt);
-  transpose(d, outputs, L, outputs, dt);
+  transpose(x, inputs, L, L, padded, xt);
+  transpose(d, outputs, L, L, outputs, dt);
   Sweep s{.pixels = whole, .rows = 1, .run = L, .x_pixel = L, .x_row = 0, .x_step = padded,
           .w_row = 0, .w_step = outputs, .y_pixel = L, .y_step = inputs, .add = true};
   sweep_all<L>(s, outputs, xt, dt, 0, 0, nullptr, g);
@@ -212,8 +237,12 @@ template <int L> void linear_weights(const Layer& l, const float* d, const float
   for (Index o = 0; o < outputs; ++o)
     for (Index i = whole * L; i < inputs; ++i) g[o * inputs + i] += rest[o * L + i - whole * L];
 }
-inline Index linear_scratch(const Layer& l, Index lanes) {
-  return l.kind == Kind::kLinear ? lanes * (l.in.channels + lanes + 2 * l.out.channels) : 0;
+
+// How much scratch memory a layer needs, in floats.
+inline Index scratch_size(const Layer& l, Index lanes) {
+  const Index linear = l.kind == Kind::kLinear ? lanes * (l.in.channels + lanes + 2 * l.out.channels) : 0;
+  const Index transforms = l.winograd() ? winograd_scratch(std::max(l.in.channels, l.out.channels), std::max(l.in.channels, l.out.channels), l.points(), lanes) : 0;
+  return std::max({linear, transforms, l.out.channels * lanes});
 }
 
 // Masks the gradient by the layer's own ReLU, and sums it into the bias's.
@@ -235,7 +264,8 @@ template <int L> void settle(const Layer& l, const float* y, float* d, float* sc
   for (Index c = 0; c < l.out.channels; ++c) {
     Floats total = load<Floats>(scratch + c * L);
     for (Index i = width; i < L; i += width) total += load<Floats>(scratch + c * L + i);
-    g[l.bias + c] += sum(total);
+    fold<1>(&total);
+    g[l.bias + c] += total[0];
   }
 }
 
@@ -294,9 +324,9 @@ template <int L> void maximum_back(const Layer& l, const std::int32_t* choice, c
 
 // From pixel-major here to PyTorch's channel-major order, or back: whole vectors move.
 template <int L> void flatten(const Map& image, const float* from, float* to, bool back) {
-  for (Index c = 0; c < image.channels; ++c)
-    for (Index y = 0; y < image.height; ++y)
-      for (Index x = 0; x < image.width; ++x) {
+  for (Index y = 0; y < image.height; ++y)
+    for (Index x = 0; x < image.width; ++x)
+      for (Index c = 0; c < image.channels; ++c) {
         const Index pixel = (image.at(y, x) + c) * L, flat = ((c * image.height + y) * image.width + x) * L;
         std::memcpy(to + (back ? pixel : flat), from + (back ? flat : pixel), L * sizeof(float));
       }

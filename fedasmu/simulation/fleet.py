@@ -7,7 +7,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Protocol
 
@@ -64,14 +64,14 @@ class Cycle:
 
     def until(self, device: int, time: float) -> float | None:
         position = (time + uniform(self.seed, "phase", device) * self.cycle) % self.cycle
-        return time + self.online - position if position < self.online else None
+        return time + (self.online - position) if position < self.online else None
 
 
 class Trace:
     """Recorded windows: a CSV of device, start, end in seconds. A device that is not in it is never available."""
 
     def __init__(self, windows: dict[int, list[tuple[float, float]]]) -> None:
-        self.windows = {device: sorted(spans) for device, spans in windows.items()}
+        self.windows = {device: _merged(spans) for device, spans in windows.items()}
         self.horizon = max((end for spans in windows.values() for _, end in spans), default=0.0)
 
     @classmethod
@@ -118,7 +118,11 @@ class Fleet:
 
     def write(self, path: Path) -> None:
         """Profiles as CSV or JSON, by the file's name; `read_profiles` gives them back exactly."""
-        rows = [{"device": device, **asdict(profile)} for device, profile in enumerate(self.profiles)]
+        names = [field.name for field in fields(Profile)]
+        rows = [
+            {"device": device, **{name: getattr(profile, name) for name in names}}
+            for device, profile in enumerate(self.profiles)
+        ]
         with path.open("w", newline="") as file:
             if path.suffix == ".json":
                 json.dump(rows, file, indent=1)
@@ -145,9 +149,23 @@ def read_profiles(path: Path) -> list[Profile]:
 def _rows(path: Path) -> Iterable[dict[str, str]]:
     try:
         text = path.read_text()
-        return json.loads(text) if path.suffix == ".json" else list(csv.DictReader(text.splitlines()))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        rows = json.loads(text) if path.suffix == ".json" else list(csv.DictReader(text.splitlines()))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(rows, list):
+        raise UserError(f"{path}: expected a list of objects")
+    return rows
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Sorted, with windows that overlap or touch made one: a device that stays online does not go offline."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def draw_profiles(

@@ -27,9 +27,12 @@ class Memories:
         tensors = [name for name, value in memory.items() if isinstance(value, Tensor)]
         for name in tensors:
             self._shelf.put(f"{device}/{name}", memory[name])
-        if tensors:
+        values = {name: value for name, value in memory.items() if name not in tensors}
+        self._tensors.pop(device, None)
+        self._values.pop(device, None)
+        if tensors:  # a device that remembers nothing takes no room
             self._tensors[device] = tensors
-        if values := {name: value for name, value in memory.items() if name not in tensors}:
+        if values:
             self._values[device] = values
 
     def state(self) -> dict[str, Any]:
@@ -48,4 +51,6 @@ class Memories:
 def _copy(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: _copy(value) for key, value in tree.items()}
+    if isinstance(tree, Tensor):
+        return tree.clone()
     return [_copy(value) for value in tree] if isinstance(tree, list) else tree

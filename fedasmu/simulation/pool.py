@@ -202,8 +202,18 @@ class Worker:
         self.ticket, self.job = -1, None  # type: int, Job | None
 
     def give(self, ticket: int, job: Job) -> None:
+        try:
+            message = _pack((job.command, job.device, job.seed), self.lane)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise job.failure(
+                f"it cannot be sent to a worker process: {error}; use --workers inline, or in the command only what "
+                "can be pickled, such as classes and functions at the top of a module"
+            ) from None
+        try:
+            self.connection.send_bytes(message)
+        except OSError:
+            raise self._died(job) from None
         self.ticket, self.job = ticket, job
-        self.connection.send_bytes(_pack((job.command, job.device, job.seed), self.lane))
 
     def take(self) -> tuple[int, Answer | DeviceError]:
         ticket, job = self.ticket, self.job
@@ -211,16 +221,19 @@ class Worker:
         self.job = None
         try:
             answer = _unpack(self.connection.recv_bytes(), self.lane)
-        except EOFError:
-            self.process.join()
-            raise job.failure(
-                f"its worker process died (exit code {self.process.exitcode}); -9 usually means that memory ran out"
-            ) from None
+        except (EOFError, OSError):
+            raise self._died(job) from None
         return ticket, job.failure(answer) if isinstance(answer, str) else answer
+
+    def _died(self, job: Job) -> DeviceError:
+        self.process.join()
+        return job.failure(
+            f"its worker process died (exit code {self.process.exitcode}); -9 usually means that memory ran out"
+        )
 
     def stop(self) -> None:
         self.connection.close()
-        self.process.terminate()
+        self.process.kill()  # a worker has nothing to lose, and a polite signal may come before it is ready for one
         self.process.join()
 
 

@@ -8,14 +8,16 @@ happens in between; the bits do not depend on how many workers compute.
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedasmu.algorithms.base import Learner
+from fedasmu.errors import DeviceError
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.record import Record
-from fedasmu.server import Aggregation, Server
+from fedasmu.server import Aggregation, Server, Verdict
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
@@ -174,6 +176,9 @@ class Simulator:
             self.meter.tally.bytes_up += size
             self.clock.schedule(now + profile.upload(size), Kind.ARRIVE, run.task.id)
             return
+        except Exception as error:
+            who = f"device {device} (task {run.task.id}, seed {run.task.seed})"
+            raise DeviceError(None, f"the method failed on {who}\n\n{traceback.format_exc().rstrip()}") from error
         if isinstance(command, Fetch):
             self.clock.schedule(now + profile.latency, Kind.ASK, run.task.id)
             return
@@ -202,9 +207,9 @@ class Simulator:
         task, report = run.task, run.report
         assert report is not None
         del self.runs[task.id]
-        if run.memory:
-            self.memories.put(task.device, run.memory)
         decision = self.server.receive(task.id, report)
+        if decision.verdict is not Verdict.REFUSED:  # what made a broken model is not worth remembering
+            self.memories.put(task.device, run.memory)
         self.meter.upload(report, decision.staleness)
         note = {key: value for key, value in report.note.items() if isinstance(value, int | float | str | None)}
         self.record.event(
@@ -271,6 +276,7 @@ class Simulator:
         entry = self.server.ledger[task]
         run = self.runs[task] = self._open(entry.task)
         reply: Any = None
+        answers = iter([entry.fresh])  # the server answers a task's first request only
         try:
             while True:
                 command = run.session.send(reply)
@@ -279,7 +285,7 @@ class Simulator:
                     run.polls.append(reply)
                     continue
                 if isinstance(command, Fetch):
-                    reply = run.answer = entry.fresh
+                    reply = run.answer = next(answers, None)
                 else:
                     self._submit(run, command, needed)
                 if run.replies == replies:

@@ -1,0 +1,141 @@
+"""The native engine against the bare eager PyTorch loop, on one core, interleaved so that both see the same machine.
+
+python benchmarks/engine.py [--json] [--all]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedasmu import models
+from fedasmu.data.examples import Examples
+from fedasmu.native import Network, Unsupported
+from fedasmu.vector import Layout
+
+LR = 0.01
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    model: str
+    shape: tuple[int, ...]
+    batch: int  # 0: evaluation
+    samples: int  # of one measurement
+    bar: float | None = None
+
+
+CASES = (
+    Case("lenet_b32", "lenet5", (1, 28, 28), 32, 960, 3.5),
+    Case("lenet_b10", "lenet5", (1, 28, 28), 10, 500, 3.0),
+    Case("lenet_eval", "lenet5", (1, 28, 28), 0, 2000, 3.0),
+    Case("cnn_b32", "cnn", (3, 32, 32), 32, 128, 2.0),
+)
+OTHERS = (
+    Case("lenet_b1", "lenet5", (1, 28, 28), 1, 60),
+    Case("lenet_b64", "lenet5", (1, 28, 28), 64, 960),
+    Case("cnn_b10", "cnn", (3, 32, 32), 10, 100),
+    Case("cnn_eval", "cnn", (3, 32, 32), 0, 200),
+    Case("cnn_tf_b32", "cnn_tf", (3, 32, 32), 32, 128),
+    Case("cnn_tf_eval", "cnn_tf", (3, 32, 32), 0, 500),
+    Case("softmax_b32", "softmax", (561,), 32, 3200),
+    Case("softmax_eval", "softmax", (561,), 0, 10_000),
+    Case("mlp_b32", "mlp", (1, 28, 28), 32, 1600),
+    Case("mlp_b10", "mlp", (1, 28, 28), 10, 500),
+    Case("mlp_eval", "mlp", (1, 28, 28), 0, 10_000),
+    Case("alexnet_b32", "alexnet", (3, 32, 32), 32, 64),
+    Case("vgg11_b32", "vgg11", (3, 32, 32), 32, 32),
+)
+
+
+def examples(case: Case) -> Examples:
+    torch.manual_seed(0)
+    inputs = torch.randint(0, 256, (case.samples, *case.shape), dtype=torch.uint8)
+    channels = case.shape[0]
+    return Examples(inputs, torch.randint(10, (case.samples,)), torch.full((channels,), 1 / 255), torch.zeros(channels))
+
+
+def eager(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
+    """The loop that every tutorial has. Its batches are sliced and scaled beforehand: it pays for the network alone."""
+    batches = [data.batch(indices) for indices in torch.arange(case.samples).split(case.batch or 500)]
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+
+    def train() -> None:
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            cross_entropy(module(inputs), targets).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    def evaluate() -> None:
+        with torch.inference_mode():
+            for inputs, targets in batches:
+                logits = module(inputs)
+                cross_entropy(logits, targets, reduction="sum").item()
+                (logits.argmax(1) == targets).sum().item()
+
+    return train if case.batch else evaluate
+
+
+def native(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
+    layout = Layout.of(module)
+    vector = layout.read(module)
+    network = Network(module, layout, case.shape)
+    batches = torch.arange(case.samples).split(case.batch or 500)
+    if case.batch:
+        return lambda: network.train(vector, data, batches, LR)
+    return lambda: network.evaluate(vector, data)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def compare(case: Case, budget: float) -> tuple[float, float, float]:
+    """Samples a second of the eager loop and of the engine, and the median of their ratio."""
+    data = examples(case)
+    module = models.build(case.model, shape=case.shape, classes=10, seed=0)
+    sides = native(case, module, data), eager(case, module, data)
+    for work in sides:
+        work()
+    pairs: list[tuple[float, float]] = []
+    start = time.perf_counter()
+    while len(pairs) < 5 or time.perf_counter() - start < budget:
+        pairs.append((seconds(sides[0]), seconds(sides[1])))
+    fast, slow = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return case.samples / slow, case.samples / fast, statistics.median(b / a for a, b in pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object of ratios")
+    parser.add_argument("--all", action="store_true", help="also the other models and batch sizes")
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each case")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'case':14}{'eager':>10}{'native':>10}{'ratio':>8}{'bar':>6}   (samples a second, one core)")
+    ratios = {}
+    for case in CASES + (OTHERS if arguments.all else ()):
+        try:
+            slow, fast, ratio = compare(case, arguments.seconds)
+        except Unsupported as reason:
+            print(f"{case.name:14}{reason}")
+            continue
+        ratios[case.name] = round(ratio, 2)
+        print(f"{case.name:14}{slow:10,.0f}{fast:10,.0f}{ratio:8.2f}{case.bar or '':>6}", flush=True)
+    if arguments.json:
+        print(json.dumps(ratios))
+
+
+if __name__ == "__main__":
+    main()

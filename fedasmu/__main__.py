@@ -1,0 +1,3 @@
+from fedasmu.cli import main
+
+main()

@@ -1,0 +1,137 @@
+"""Chen, Ning, Slawski, Rangwala: Asynchronous online federated learning for edge devices with non-IID data. IEEE
+Big Data 2020, arXiv:1911.02134."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
+from fedasmu.schedule import Periodic
+
+
+def direction(v: Tensor, before: Tensor, h: Tensor) -> Tensor:
+    """zeta = v - v_pre + h_pre"""
+    return v - before + h
+
+
+def remembered(h: Tensor, before: Tensor, beta: float) -> Tensor:
+    """h <- beta h_pre + (1 - beta) v_pre"""
+    return beta * h + (1 - beta) * before
+
+
+def rate(delay: float, typical: float) -> float:
+    """r_i = max(1, ln(delay_i)), delays counted so that the typical one is e: the faster half keeps a rate of 1"""
+    return max(1.0, math.log(math.e * delay / typical))
+
+
+def featured(weight: Tensor, *, preserving: bool) -> Tensor:
+    """W[i,j] exp|W[i,j]| / sum_j exp|W[i,j]|; `preserving` multiplies by the row's length, so that its size stays."""
+    rows = weight.flatten(1)
+    factors = torch.softmax(rows.abs(), dim=1) * (rows.shape[1] if preserving else 1)
+    return (rows * factors).view_as(weight)
+
+
+class Replace(Aggregator):
+    """w <- w - (n_i / N) (w_i_last - w_i), N over the devices seen so far. Each device's last model is on the shelf."""
+
+    def __init__(self, settings: AsoFed, federation: Federation) -> None:
+        self.settings, self.federation = settings, federation
+        self.seen = 0  # examples of all devices seen so far
+        self.delays: dict[int, list[int]] = {}  # device -> uploads, total staleness
+
+    def brief(self, device: int) -> Mapping[str, Any]:
+        means = {known: total / uploads for known, (uploads, total) in self.delays.items()}
+        pace = rate(means[device], median(means.values())) if device in means else 1.0
+        return {"rate": pace, "trainable": self.federation.trainable}
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        (upload,) = uploads
+        device, vector, shelf = upload.device, upload.report.vector, self.federation.shelf
+        last, examples = shelf.get(device), self.federation.examples[device]
+        if last is None:  # first contact
+            last, self.seen = upload.base.vector, self.seen + examples
+        count, total = self.delays.get(device, (0, 0))
+        self.delays[device] = [count + 1, total + upload.staleness]
+        shelf.put(device, vector)
+        weight = examples / self.seen
+        return Aggregate(self._learn_features(torch.add(current.vector, vector - last, alpha=weight)), [weight])
+
+    def _learn_features(self, vector: Tensor) -> Tensor:
+        layers = [entry for entry in self.federation.layout.parameters if len(entry.shape) > 1]
+        if self.settings.features != "off" and layers:
+            first = layers[0].view(vector)
+            first.copy_(featured(first, preserving=self.settings.features == "mean-preserving"))
+        return vector
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": self.seen, "delays": self.delays, "shelf": self.federation.shelf.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+        self.delays = {int(device): counts for device, counts in state["delays"].items()}
+        self.federation.shelf.restore(state["shelf"])
+
+
+class Online(Learner):
+    """SGD on f_i(w) + (lambda / 2) ||w - w_o||^2 along zeta, which balances this gradient with the ones before it.
+
+    The recursion is taken once for the whole displacement, or in every step.
+    """
+
+    def __init__(self, settings: AsoFed) -> None:
+        self.settings = settings
+
+    def train(self, task: Task, work: Workload, memory: Memory) -> Session:
+        if self.settings.recursion == "step":
+            return (yield from self._by_step(task, work, memory))
+        start, pace, trainable = task.model.vector, task.note["rate"], task.note["trainable"]
+        before = memory.get("v", torch.zeros_like(start[:trainable]))
+        h = memory.get("h", torch.zeros_like(before))
+        trained: Trained = yield Train(start, range(work.steps), task.lr, pull=self.settings.pull)
+        v = (start - trained.vector)[:trainable]
+        vector = trained.vector.clone()
+        vector[:trainable] = start[:trainable] - pace * direction(v, before, h)
+        memory["v"], memory["h"] = v, remembered(h, before, self.settings.beta)
+        return Report(vector, work.examples, trained.loss)
+
+    def _by_step(self, task: Task, work: Workload, memory: Memory) -> Session:
+        start = vector = task.model.vector
+        lr, loss = task.lr * task.note["rate"], 0.0
+        before, h = memory.get("v", torch.zeros_like(vector)), memory.get("h", torch.zeros_like(vector))
+        for step in range(work.steps):
+            # A step is -lr (gradient + pull (w - anchor)): with this anchor, -lr zeta. Then zeta gives back v.
+            anchor = vector - (self.settings.pull * (vector - start) - before + h)
+            trained: Trained = yield Train(vector, range(step, step + 1), lr, pull=1.0, anchor=anchor)
+            v = (vector - trained.vector) / lr + before - h
+            h, before = remembered(h, before, self.settings.beta), v
+            vector, loss = trained.vector, loss + trained.loss
+        memory["v"], memory["h"] = before, h
+        return Report(vector, work.examples, loss / work.steps)
+
+
+class AsoFed(Algorithm):
+    """Each device's last model is replaced by its new one in a running mean; devices balance old and new gradients."""
+
+    kind = "asynchronous"
+    name: Literal["asofed"] = "asofed"
+    pull: float = Field(0.01, ge=0, description="lambda: strength of the proximal term on the devices")
+    beta: float = Field(0.5, ge=0, lt=1, description="how slowly a device forgets old gradients")
+    recursion: Literal["round", "step"] = Field("round", description="balance whole trainings, or every SGD step")
+    features: Literal["off", "paper", "mean-preserving"] = Field("off", description="feature learning, first layer")
+
+    def schedule(self, pace: Pace) -> Periodic:
+        return Periodic(pace.count, pace.limit)
+
+    def aggregator(self, federation: Federation) -> Aggregator:
+        return Replace(self, federation)
+
+    def learner(self) -> Learner:
+        return Online(self)

@@ -1,0 +1,67 @@
+"""Ma, Xu, Xu, Jiang, Huang, Huang: FedSA: a semi-asynchronous federated learning mechanism in heterogeneous edge computing.
+IEEE Journal on Selected Areas in Communications 39(12), 2021. Not the FedSA that FedASMU's paper compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedasmu.algorithms.asyncpart import participation
+from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.fedsa import Directed
+from fedasmu.protocol import Model, Upload
+from fedasmu.schedule import Periodic
+
+
+class PartialAverage(Aggregator):
+    """w <- (1 - sum_S p_i) w + sum_S p_i w_i, where p_i is the device's share of all examples."""
+
+    def __init__(self, settings: FedSASemi, federation: Federation) -> None:
+        self.settings, self.federation = settings, federation
+        self.total = sum(federation.examples)
+        self.counts = [0] * federation.devices
+
+    def brief(self, device: int) -> Mapping[str, Any]:
+        """The learning rate is divided by how often the device takes part, compared with an even share."""
+        devices = self.federation.devices
+        frequency = devices * participation(self.counts[device], sum(self.counts), devices)
+        return {"epoch_factor": 1.0, "lr_factor": min(self.settings.max_boost, 1 / frequency)}
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        weights = [self.federation.examples[upload.device] / self.total for upload in uploads]
+        vector = (1 - sum(weights)) * current.vector
+        for upload, weight in zip(uploads, weights, strict=True):
+            vector.add_(upload.report.vector, alpha=weight)
+            self.counts[upload.device] += 1
+        return Aggregate(vector, weights)
+
+    def state(self) -> dict[str, Any]:
+        return {"counts": self.counts}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.counts = state["counts"]
+
+
+class FedSASemi(Algorithm):
+    """Reconstruction: the first M uploads are averaged into the model, and nobody may lag by more than tau_0."""
+
+    kind = "buffered"
+    name: Literal["fedsa-semi"] = "fedsa-semi"
+    buffer: int = Field(3, ge=1, description="M: uploads to an aggregation")
+    bound: int = Field(3, ge=0, description="tau_0: the server waits for a device that would lag by more versions")
+    max_boost: float = Field(2.0, ge=1, description="the most by which a rare device's learning rate is raised")
+
+    @property
+    def pull_beyond(self) -> int | None:
+        return self.bound + 1  # the server counts a fresh upload as 1
+
+    def schedule(self, pace: Pace) -> Periodic:
+        return Periodic(pace.count, pace.limit, self.buffer)
+
+    def aggregator(self, federation: Federation) -> Aggregator:
+        return PartialAverage(self, federation)
+
+    def learner(self) -> Learner:
+        return Directed()

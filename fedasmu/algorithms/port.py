@@ -1,0 +1,86 @@
+"""Su, Li: How asynchronous can federated learning be? IWQoS 2022."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+from torch.nn.functional import cosine_similarity
+
+from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.fedbuff import displacement
+from fedasmu.protocol import Memory, Model, Poll, Report, Session, Task, Train, Trained, Upload, Workload
+from fedasmu.schedule import Periodic
+
+
+def importance(examples: int, delay: int, cosine: float, bound: int, staleness: float, similarity: float) -> float:
+    """n_k (c_s B / (x_k + B) + c_c (cos_k + 1) / 2), before all of them are made to sum to 1"""
+    return examples * (staleness * bound / (delay + bound) + similarity * (cosine + 1) / 2)
+
+
+def agreement(current: Model, upload: Upload, trainable: int) -> float:
+    """cos(delta_k, w_t - w_o): whether the device moved as the server did meanwhile. 1 up to a delay of 1."""
+    if upload.staleness - 1 <= 1:
+        return 1.0
+    base = upload.base.vector[:trainable]
+    moved, server = upload.report.vector[:trainable] - base, current.vector[:trainable] - base
+    return float(cosine_similarity(moved, server, dim=0))
+
+
+class Weigh(Aggregator):
+    """w <- w + sum_k v_k delta_k."""
+
+    def __init__(self, settings: Port, trainable: int) -> None:
+        self.settings, self.trainable = settings, trainable
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        values = [self._importance(current, upload) for upload in uploads]
+        weights = [value / sum(values) for value in values]
+        return Aggregate(current.vector + displacement(uploads, weights), weights)
+
+    def _importance(self, current: Model, upload: Upload) -> float:
+        settings, delay = self.settings, upload.staleness - 1
+        cosine = agreement(current, upload, self.trainable)
+        return importance(
+            upload.report.examples, delay, cosine, settings.bound, settings.staleness, settings.similarity
+        )
+
+
+class Interruptible(Learner):
+    """Local SGD, epoch by epoch: when the server calls, the device delivers the epochs that it has finished."""
+
+    def train(self, task: Task, work: Workload, memory: Memory) -> Session:
+        vector, loss, epochs = task.model.vector, 0.0, 0
+        for epoch in range(work.epochs):
+            steps = range(epoch * work.steps_per_epoch, (epoch + 1) * work.steps_per_epoch)
+            trained: Trained = yield Train(vector, steps, task.lr)
+            vector, loss, epochs = trained.vector, loss + trained.loss, epoch + 1
+            if epochs < work.epochs and (yield Poll()):
+                break
+        return Report(vector, work.examples, loss / epochs, {"epochs": epochs})
+
+
+class Port(Algorithm):
+    """The server waits for a few devices and calls in those that lag, then weighs by staleness and direction."""
+
+    kind = "buffered"
+    name: Literal["port"] = "port"
+    minimum: int = Field(5, ge=1, description="K_min: uploads to an aggregation, at least")
+    bound: int = Field(10, ge=1, description="B: the delay beyond which a device is called in at its next epoch")
+    staleness: float = Field(3.0, gt=0, description="c_s: what freshness counts for")
+    similarity: float = Field(1.0, ge=0, description="c_c: what agreement with the server's own movement counts for")
+    urgent: bool = Field(True, description="call in devices that lag; otherwise only weigh")
+
+    @property
+    def pull_beyond(self) -> int | None:
+        return self.bound + 1 if self.urgent else None  # the server counts a fresh upload as 1
+
+    def schedule(self, pace: Pace) -> Periodic:
+        return Periodic(pace.count, pace.limit, self.minimum)
+
+    def aggregator(self, federation: Federation) -> Aggregator:
+        return Weigh(self, federation.trainable)
+
+    def learner(self) -> Learner:
+        return Interruptible()

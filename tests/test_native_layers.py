@@ -1,0 +1,203 @@
+"""The native engine's layers against PyTorch's autograd: every kind, odd sizes, partial blocks, all instruction sets."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedasmu import native
+from fedasmu.data.examples import Examples
+from fedasmu.native import library
+from fedasmu.vector import Layout
+
+pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
+quick = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def usable() -> Iterator[str]:
+    """The instruction sets that were built and that this processor has."""
+    if native.available() is None:
+        for variant in library.VARIANTS[: library.load("base").engine_level() + 1]:
+            yield variant
+
+
+@pytest.fixture(params=usable())
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    chosen: ctypes.CDLL = library.load(request.param)
+    monkeypatch.setattr(library, "best", lambda: chosen)
+    return str(request.param)
+
+
+def examples(shape: tuple[int, ...], count: int, classes: int) -> Examples:
+    generator = torch.Generator().manual_seed(count)
+    inputs = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
+    scale, shift = (torch.rand(shape[0], generator=generator) - 0.3 for _ in range(2))
+    return Examples(inputs, torch.randint(classes, (count,), generator=generator), scale / 100, shift)
+
+
+def reference(module: nn.Module, data: Examples, indices: Tensor) -> tuple[float, Tensor]:
+    """In double precision, so that what is left of a difference is the engine's."""
+    inputs, targets = data.batch(indices)
+    exact = module.double()
+    loss = cross_entropy(exact(inputs.double()), targets)
+    gradient = torch.autograd.grad(loss, [p for p in exact.parameters() if p.requires_grad])
+    module.float()
+    return float(loss), torch.cat([part.flatten() for part in gradient]).float()
+
+
+def check(module: nn.Module, shape: tuple[int, ...], count: int, classes: int = 3) -> None:
+    """Loss and gradient of a random batch with repetitions."""
+    layout = Layout.of(module)
+    data = examples(shape, count, classes)
+    indices = torch.randint(count, (count,), generator=torch.Generator().manual_seed(1))
+    network = native.Network(module, layout, shape)
+    vector = layout.read(module)
+    loss, gradient = network.gradient(vector, data, indices)
+    expected_loss, expected = reference(module, data, indices)
+    assert loss == pytest.approx(expected_loss, rel=1e-5, abs=1e-6)
+    assert (gradient - expected).norm() <= 1e-5 * expected.norm() + 1e-7
+    assert network.loss(vector, data, indices) == pytest.approx(loss, rel=1e-6)
+
+
+def seeded(make: type[nn.Module] | object, *args: object, **kwargs: object) -> nn.Module:
+    torch.manual_seed(0)
+    return make(*args, **kwargs)  # type: ignore[operator,no-any-return]
+
+
+def convolution(shape: tuple[int, int, int], *middle: nn.Module) -> nn.Sequential:
+    """A network of the middle layers, then a classifier of whatever size they leave."""
+    body = nn.Sequential(*middle, nn.Flatten())
+    features = body(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(body, nn.Linear(features, 3))
+
+
+sides = st.integers(1, 3)
+
+
+@quick
+@given(
+    channels=st.tuples(st.integers(1, 8), st.integers(1, 37), st.integers(1, 7)),
+    size=st.tuples(st.integers(3, 9), st.integers(3, 9)),
+    kernel=st.tuples(sides, sides),
+    stride=st.tuples(sides, sides),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    bias=st.booleans(),
+    count=st.integers(1, 70),
+)
+def test_convolutions(
+    channels: tuple[int, int, int],
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    bias: bool,
+    count: int,
+) -> None:
+    torch.manual_seed(0)
+    shape = (channels[0], *size)
+    first = nn.Conv2d(channels[0], channels[1], kernel, stride, padding, bias=bias)
+    second = nn.Conv2d(channels[1], channels[2], 2, stride, (1, 2), bias=bias)
+    check(convolution(shape, first, nn.ReLU(), second), shape, count)
+
+
+@quick
+@given(
+    widths=st.lists(st.integers(1, 50), min_size=1, max_size=3),
+    features=st.integers(1, 70),
+    bias=st.booleans(),
+    count=st.integers(1, 70),
+)
+def test_linear_layers(widths: list[int], features: int, bias: bool, count: int) -> None:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip([features, *widths], widths, strict=False):
+        layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
+    check(nn.Sequential(*layers, nn.Linear(widths[-1], 3)), (features,), count)
+
+
+@quick
+@given(
+    channels=st.integers(1, 5),
+    size=st.tuples(st.integers(3, 11), st.integers(3, 11)),
+    kernel=st.tuples(sides, sides),
+    stride=st.tuples(sides, sides),
+    relu=st.sampled_from(["before", "after", "none"]),
+    count=st.integers(1, 40),
+)
+def test_maximum_pooling(
+    channels: int, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], relu: str, count: int
+) -> None:
+    torch.manual_seed(0)
+    around = [nn.ReLU() if relu == name else nn.Identity() for name in ("before", "after")]
+    first = nn.Conv2d(2, channels, 3, padding=1)
+    check(convolution((2, *size), first, around[0], nn.MaxPool2d(kernel, stride), around[1]), (2, *size), count)
+
+
+def test_the_first_of_equal_maxima_takes_the_gradient() -> None:
+    module = convolution((1, 4, 4), nn.Conv2d(1, 2, 1), nn.MaxPool2d(2))
+    layout = Layout.of(module)
+    inputs = torch.ones(5, 1, 4, 4)
+    inputs[:, :, 0, 0] = 2.0
+    data = Examples(inputs, torch.arange(5) % 3)
+    _, gradient = native.Network(module, layout, (1, 4, 4)).gradient(layout.read(module), data, torch.arange(5))
+    torch.testing.assert_close(gradient, reference(module, data, torch.arange(5))[1])
+
+
+def conv_relu_pool() -> nn.Sequential:
+    return convolution((3, 9, 8), nn.Conv2d(3, 20, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 5, 2, 2, 1))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17, 24, 25, 33])
+def test_every_instruction_set(variant: str, count: int) -> None:
+    check(seeded(conv_relu_pool), (3, 9, 8), count)
+
+
+UNUSUAL = {
+    "pooling first": lambda: [nn.MaxPool2d(2), nn.Conv2d(3, 4, 3)],
+    "relu first": lambda: [nn.ReLU(), nn.Conv2d(3, 4, 3)],
+    "flatten, then relu": lambda: [nn.Conv2d(3, 4, 3), nn.Flatten(), nn.ReLU()],
+    "two relus": lambda: [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU()],
+    "overlapping pooling": lambda: [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 2), nn.MaxPool2d(2, 1)],
+    "pooling before padding": lambda: [nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=2)],
+    "same padding": lambda: [nn.Conv2d(3, 4, 3, padding="same"), nn.Conv2d(4, 4, (2, 4), padding="same")],
+    "zeros around one corner": lambda: [nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(3, 4, 2, padding=1), nn.ReLU()],
+    "kernel smaller than stride": lambda: [nn.Conv2d(3, 4, 1, 2), nn.Conv2d(4, 4, 2, 3, padding=1)],
+    "kernel as large as the image": lambda: [nn.Conv2d(3, 4, 9), nn.ReLU(), nn.Conv2d(4, 40, 1)],
+    "no dropout": lambda: [nn.Conv2d(3, 4, 3), nn.Dropout(0.0), nn.Identity()],
+}
+
+
+@pytest.mark.parametrize("layers", UNUSUAL.values(), ids=UNUSUAL.keys())
+def test_unusual_chains(layers: object) -> None:
+    torch.manual_seed(0)
+    check(convolution((3, 9, 9), *layers()), (3, 9, 9), 21)  # type: ignore[operator]
+
+
+def test_shared_and_frozen_parameters() -> None:
+    torch.manual_seed(0)
+    twice = nn.Linear(7, 7)
+    frozen = nn.Linear(7, 7)
+    frozen.requires_grad_(False)
+    check(nn.Sequential(twice, nn.ReLU(), twice, frozen, nn.Linear(7, 3)), (7,), 19)
+
+
+def test_float_inputs_and_one_scale_for_all_channels() -> None:
+    module = seeded(conv_relu_pool)
+    layout = Layout.of(module)
+    inputs, targets = torch.randn(20, 3, 9, 8), torch.arange(20) % 3
+    indices = torch.arange(20)
+    network = native.Network(module, layout, (3, 9, 8))
+    for data in (
+        Examples(inputs, targets),
+        Examples(inputs, targets, torch.tensor([0.5]), torch.tensor([0.1])),
+        Examples(inputs, targets, torch.tensor([0.5]), None),
+    ):
+        _, gradient = network.gradient(layout.read(module), data, indices)
+        torch.testing.assert_close(gradient, reference(module, data, indices)[1])

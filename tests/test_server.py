@@ -1,0 +1,355 @@
+"""The server as plain calls: what it decides, it decides from its ledger alone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedasmu import checkpoint
+from fedasmu.algorithms.base import Aggregate, Aggregator
+from fedasmu.protocol import Model, Report, Upload
+from fedasmu.schedule import Periodic, Rounds, Schedule
+from fedasmu.server import Server, Verdict
+
+
+class Plus(Aggregator):
+    """Adds the uploads up, and counts them and the discarded ones."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.too_stale: list[int] = []
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        self.seen += [upload.task for upload in uploads]
+        vector = current.vector + sum(upload.report.vector for upload in uploads)
+        return Aggregate(vector, [1.0] * len(uploads), {"sum": float(vector.sum())})
+
+    def discarded(self, upload: Upload) -> None:
+        self.too_stale.append(upload.task)
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": self.seen, "too_stale": self.too_stale}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.seen, self.too_stale = state["seen"], state["too_stale"]
+
+
+def a_server(schedule: Schedule | None = None, devices: int = 20, **changes: Any) -> Server:
+    schedule = schedule or Periodic(count=4, limit=12)
+    return Server(Model(0, torch.zeros(3)), schedule, Plus(), devices, 0, lambda uploads: 0.5**uploads, **changes)
+
+
+def report(value: float = 1.0) -> Report:
+    return Report(torch.full((3,), value), examples=5)
+
+
+def test_a_fresh_upload_has_staleness_one_and_makes_a_version() -> None:
+    server = a_server()
+    task = server.tick()[0]
+    decision = server.receive(task.id, report())
+    assert (decision.verdict, decision.staleness) == (Verdict.ACCEPTED, 1)
+    assert decision.aggregation is not None
+    assert decision.aggregation.version == server.model.version == 1
+    assert decision.aggregation.details == {"sum": 3.0}
+    assert server.model.vector.tolist() == [1, 1, 1]
+
+
+def test_staleness_counts_the_versions_since_the_task_was_issued() -> None:
+    server = a_server()
+    first, second, third, fourth = server.tick()
+    assert [server.receive(task.id, report()).staleness for task in (second, first, fourth, third)] == [1, 2, 3, 4]
+
+
+def test_a_fetch_does_not_make_an_upload_less_stale() -> None:
+    server = a_server()
+    slow, quick, *_ = server.tick()
+    server.receive(quick.id, report())
+    assert server.fetch(slow.id) is server.model
+    decision = server.receive(slow.id, report())
+    assert decision.staleness == 2
+    assert decision.aggregation is not None
+    (upload,) = decision.aggregation.uploads
+    assert upload.base.version == 0
+    assert upload.fresh is not None
+    assert upload.fresh.version == 1
+
+
+def test_duplicates_replays_and_inventions_are_unknown_and_change_nothing() -> None:
+    server = a_server()
+    task = server.tick()[0]
+    server.receive(task.id, report())
+    model, counters = server.model, repr(server.counters)
+    for number in (task.id, 99, -1):
+        decision = server.receive(number, report(100.0))
+        assert (decision.verdict, decision.aggregation) == (Verdict.UNKNOWN, None)
+        assert server.lose(number).verdict == Verdict.UNKNOWN
+        assert server.fetch(number) is None
+        assert not server.wanted(number)
+    assert server.model is model
+    assert repr(server.counters) == counters
+
+
+def test_an_upload_after_its_task_was_lost_is_unknown() -> None:
+    server = a_server()
+    task = server.tick()[0]
+    server.lose(task.id)
+    assert server.receive(task.id, report()).verdict == Verdict.UNKNOWN
+    assert (server.counters.lost, server.counters.received) == (1, 0)
+
+
+def test_uploads_beyond_the_bound_are_discarded_and_counted() -> None:
+    server = a_server(max_staleness=2)
+    first, second, third, _ = server.tick()
+    server.receive(first.id, report())
+    assert server.receive(second.id, report()).verdict == Verdict.ACCEPTED  # staleness 2: just within
+    vector = server.model.vector
+    decision = server.receive(third.id, report())
+    assert (decision.verdict, decision.staleness, decision.aggregation) == (Verdict.STALE, 3, None)
+    assert server.model.version == 2
+    assert server.model.vector is vector
+    assert (server.counters.stale, server.counters.received, server.counters.accepted) == (1, 3, 2)
+    assert server.aggregator.too_stale == [third.id]  # type: ignore[attr-defined]
+
+
+NOT_MODELS = {
+    "too short": torch.ones(2),
+    "too long": torch.ones(4),
+    "wrong shape": torch.ones(3, 1),
+    "float64": torch.ones(3, dtype=torch.float64),
+    "integers": torch.ones(3, dtype=torch.int32),
+    "NaN": torch.tensor([1.0, float("nan"), 1.0]),
+    "infinity": torch.tensor([1.0, float("inf"), 1.0]),
+    "opposite infinities": torch.tensor([float("inf"), 0.0, float("-inf")]),
+}
+
+
+@pytest.mark.parametrize("vector", NOT_MODELS.values(), ids=NOT_MODELS.keys())
+def test_what_is_not_a_model_is_refused_and_the_run_goes_on(vector: torch.Tensor) -> None:
+    server = a_server()
+    bad, good, *_ = server.tick()
+    decision = server.receive(bad.id, Report(vector, 1))
+    assert (decision.verdict, decision.aggregation) == (Verdict.REFUSED, None)
+    assert (server.counters.refused, server.counters.received, server.model.version) == (1, 1, 0)
+    assert server.receive(good.id, report()).verdict == Verdict.ACCEPTED
+    assert server.model.vector.tolist() == [1, 1, 1]
+    assert bad.device not in {entry.task.device for entry in server.ledger.values()}
+
+
+def test_large_but_finite_models_are_accepted() -> None:
+    server = a_server()
+    task = server.tick()[0]
+    assert server.receive(task.id, Report(torch.full((3,), 3e38), 1)).verdict == Verdict.ACCEPTED
+
+
+def test_a_fresh_model_is_given_only_if_it_is_newer() -> None:
+    server = a_server()
+    task, other, *_ = server.tick()
+    assert server.fetch(task.id) is None
+    server.receive(other.id, report())
+    assert server.fetch(task.id) is None  # it has asked already, at its own time
+
+
+def test_a_fresh_model_is_given_at_most_once() -> None:
+    server = a_server()
+    task, other, *_ = server.tick()
+    server.receive(other.id, report())
+    fresh = server.fetch(task.id)
+    assert fresh is not None
+    assert fresh.version == 1
+    assert server.fetch(task.id) is None
+
+
+def test_losing_a_device_frees_its_place() -> None:
+    server = a_server(Periodic(count=4, limit=4), devices=4)
+    tasks = server.tick()
+    assert server.tick() == []
+    server.lose(tasks[0].id)
+    (again,) = server.tick()
+    assert again.device == tasks[0].device
+    assert again.id == 4
+
+
+def test_a_round_is_complete_when_its_last_member_dies() -> None:
+    server = a_server(Rounds(3))
+    first, second, third = server.tick()
+    assert server.receive(first.id, report()).aggregation is None
+    assert server.receive(second.id, report()).aggregation is None
+    aggregation = server.lose(third.id).aggregation
+    assert aggregation is not None
+    assert [upload.task for upload in aggregation.uploads] == [first.id, second.id]
+    assert len(server.tick()) == 3
+
+
+def test_a_round_is_complete_when_its_last_member_delivers_rubbish() -> None:
+    server = a_server(Rounds(2))
+    first, second = server.tick()
+    server.receive(first.id, report())
+    decision = server.receive(second.id, report(float("nan")))
+    assert decision.verdict == Verdict.REFUSED
+    assert decision.aggregation is not None
+    assert decision.aggregation.version == 1
+
+
+def test_a_whole_cohort_dying_starts_a_new_round() -> None:
+    server = a_server(Rounds(3))
+    for task in server.tick():
+        assert server.lose(task.id).aggregation is None
+    assert server.model.version == 0
+    assert [task.id for task in server.tick()] == [3, 4, 5]
+
+
+def test_a_buffer_waits_until_it_is_full_and_flush_empties_it() -> None:
+    server = a_server(Periodic(count=4, limit=12, buffer=3))
+    first, second, third, fourth = server.tick()
+    assert server.receive(first.id, report()).aggregation is None
+    assert server.receive(second.id, report()).aggregation is None
+    assert server.receive(third.id, report()).aggregation is not None
+    assert server.receive(fourth.id, report()).staleness == 2
+    last = server.flush()
+    assert last is not None
+    assert [upload.task for upload in last.uploads] == [fourth.id]
+    assert server.flush() is None
+
+
+def test_tasks_that_fell_too_far_behind_are_called_in_before_the_next_version() -> None:
+    server = a_server(Periodic(count=4, limit=12), pull_beyond=1)
+    slow, quick, *others = server.tick()
+    for task in others:
+        server.lose(task.id)
+    assert server.receive(quick.id, report()).aggregation is not None  # version 1: now `slow` is 2 stale
+    assert not server.wanted(slow.id)  # it is noticed at an aggregation
+    late = server.tick()[0]
+    assert server.receive(late.id, report()).aggregation is None
+    assert server.wanted(slow.id)
+    assert not server.wanted(late.id)
+    aggregation = server.receive(slow.id, report()).aggregation
+    assert aggregation is not None
+    assert {upload.task for upload in aggregation.uploads} == {late.id, slow.id}
+
+
+def test_a_called_in_device_that_dies_does_not_stop_the_server() -> None:
+    server = a_server(Periodic(count=2, limit=12), pull_beyond=1)
+    slow, quick = server.tick()
+    server.receive(quick.id, report())
+    assert server.receive(server.tick()[0].id, report()).aggregation is None
+    assert server.lose(slow.id).aggregation is not None
+
+
+def test_the_learning_rate_follows_the_uploads_received() -> None:
+    server = a_server()
+    tasks = server.tick()
+    assert {task.lr for task in tasks} == {1.0}
+    server.receive(tasks[0].id, report())
+    server.receive(tasks[1].id, report(float("nan")))  # counts too: it was received
+    assert server.tick()[0].lr == 0.25
+
+
+def test_tasks_have_seeds_of_their_own() -> None:
+    server = a_server(Periodic(12, 12))
+    assert len({task.seed for task in server.tick()}) == 12
+
+
+def test_every_device_is_picked_equally_often() -> None:
+    counts: Counter[int] = Counter()
+    server = a_server(Periodic(count=4, limit=4), devices=10)
+    for _ in range(2500):
+        for task in server.tick():
+            counts[task.device] += 1
+            server.lose(task.id)
+    assert sum(counts.values()) == 10_000
+    # One standard deviation is about 25: a device beyond 4 of them means that the draw is skewed.
+    assert all(900 < counts[device] < 1100 for device in range(10))
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    st.integers(1, 30),
+    st.sets(st.integers(0, 29)),
+    st.integers(1, 10),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=40),
+)
+def test_picks_are_idle_eligible_and_without_replacement(
+    devices: int, offline: set[int], count: int, moves: list[tuple[bool, int]]
+) -> None:
+    server = a_server(Periodic(count=count, limit=devices), devices=devices)
+    for start, which in moves:
+        busy = {entry.task.device for entry in server.ledger.values()}
+        free = set(range(devices)) - busy - offline
+        if start:
+            picked = [task.device for task in server.tick(lambda device: device not in offline)]
+            assert len(picked) == len(set(picked)) == min(count, devices - len(busy), len(free))
+            assert set(picked) <= free
+        elif server.ledger:
+            server.lose(sorted(server.ledger)[which % len(server.ledger)])
+
+
+def test_old_versions_are_held_only_while_a_task_holds_them() -> None:
+    server = a_server()
+    slow, quick, *_ = server.tick()
+    oldest = weakref.ref(server.model.vector)
+    server.receive(quick.id, report())
+    middle = weakref.ref(server.model.vector)
+    assert server.fetch(slow.id) is not None
+    server.receive(server.tick()[-1].id, report())
+    for task in [task for task in server.ledger if task != slow.id]:
+        server.lose(task)
+    device = slow.device
+    del slow, quick, _
+    gc.collect()
+    assert oldest() is not None
+    assert middle() is not None
+    (task,) = server.ledger
+    assert server.ledger[task].task.device == device
+    server.lose(task)
+    gc.collect()
+    assert oldest() is None
+    assert middle() is None
+
+
+def play(server: Server, rounds: range) -> list[Any]:
+    """A fixed script of starts, fetches, uploads, losses and rubbish: what the server answered to each."""
+    answers: list[Any] = []
+    for number in rounds:
+        answers += [(task.id, task.device, task.model.version, task.lr, task.seed) for task in server.tick()]
+        tasks = sorted(server.ledger)
+        fresh = server.fetch(tasks[number % len(tasks)])
+        answers.append(None if fresh is None else fresh.version)
+        done = tasks[(7 * number) % len(tasks)]
+        value = float("nan") if number % 5 == 4 else float(number)
+        decision = server.lose(done) if number % 4 == 3 else server.receive(done, report(value))
+        made = decision.aggregation
+        answers.append((decision.verdict, decision.staleness, made and [upload.task for upload in made.uploads]))
+        answers.append((server.model.version, server.model.vector.tolist(), repr(server.counters)))
+    return answers
+
+
+@pytest.mark.parametrize("schedule", [Periodic(2, 8), Periodic(3, 9, buffer=3), Rounds(4)], ids=str)
+def test_a_restored_server_takes_the_same_decisions(schedule: Schedule, tmp_path: Path) -> None:
+    whole, cut = a_server(schedule, max_staleness=4), a_server(schedule, max_staleness=4)
+    expected = play(whole, range(40))
+    answers = play(cut, range(17))
+    checkpoint.write(cut.state(), tmp_path / "state")
+    restored = a_server(schedule, max_staleness=4)
+    restored.restore(checkpoint.read(tmp_path / "state"))
+    answers += play(restored, range(17, 40))
+    assert answers == expected
+    assert restored.aggregator.state() == whole.aggregator.state()
+
+
+def test_a_checkpoint_stores_each_version_once(tmp_path: Path) -> None:
+    server = a_server(Periodic(12, 12))
+    server.tick()
+    state = server.state()
+    tensors: dict[str, torch.Tensor] = {}
+    checkpoint.encode(state, tensors)
+    assert list(state["models"]) == ["0"]
+    assert len(tensors) == 2  # that one model, and the list of idle devices

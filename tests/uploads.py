@@ -1,0 +1,63 @@
+"""The pieces an aggregator or a learner is tried with alone: a federation, uploads, and answers to a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedasmu.algorithms import Aggregator, Federation
+from fedasmu.protocol import Model, Report, Session, Task, Trained, Upload, Workload
+from fedasmu.shelf import Shelf
+from fedasmu.vector import Layout
+
+
+def federation(
+    directory: Path, examples: Sequence[int] = (10, 30, 20, 40), module: nn.Module | None = None, budget: int = 100
+) -> Federation:
+    layout = Layout.of(module or nn.Linear(1, 1))  # two numbers, unless a module is given
+    work = Workload(10, 5, 2)
+    sizes = (layout.size, layout.trainable)
+    return Federation(
+        0, examples, *sizes, 3, Shelf(directory), layout, budget, lambda device: work, lambda device: (1.0, 1.0, 1.0)
+    )
+
+
+def model(version: int, *numbers: float) -> Model:
+    return Model(version, _vector(numbers))
+
+
+def upload(base: Model, *numbers: float, device: int = 0, staleness: int = 1, loss: float = 0.0) -> Upload:
+    """A device was sent `base`, and sends these numbers back."""
+    report = Report(_vector(numbers), 10 * (device + 1), loss)
+    return Upload(0, device, base, None, staleness, report)
+
+
+def aggregated(aggregator: Aggregator, current: Model, *uploads: Upload) -> Model:
+    return Model(current.version + 1, aggregator.aggregate(current, uploads).vector)
+
+
+def task(vector: Tensor, lr: float = 0.1, **note: Any) -> Task:
+    return Task(id=0, device=0, model=Model(0, vector), lr=lr, seed=0, note=note)
+
+
+def answered(session: Session, *vectors: Tensor) -> tuple[list[Any], Report]:
+    """The commands that a session gives when its trainings end in these vectors, and its report."""
+    commands = [next(session)]
+    try:
+        for vector in vectors:
+            commands.append(session.send(Trained(vector, 0.5)))
+    except StopIteration as stop:
+        return commands, stop.value
+    raise AssertionError(f"the session wants more: {commands[-1]}")
+
+
+def close(vector: Tensor, *numbers: float) -> bool:
+    return torch.allclose(vector, _vector(numbers), rtol=1e-5, atol=1e-7)
+
+
+def _vector(numbers: Sequence[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float32)
