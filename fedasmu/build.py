@@ -11,7 +11,7 @@ from torch import nn
 from fedasmu.algorithms import Federation
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData
-from fedasmu.environment import federated_data, fleet, network
+from fedasmu.environment import expected_data, federated_data, fleet, network
 from fedasmu.errors import UserError
 from fedasmu.native import Network
 from fedasmu.protocol import Model, Workload
@@ -35,28 +35,34 @@ class Build:
         data: FederatedData | None,
         say: Callable[[str], None],
     ) -> None:
-        self.data = None if config.timing_only else data or federated_data(config, say)
+        self.data = None if config.timing_only else data
+        shape, classes, words = expected_data(config.data)
+        if self.data is None and not config.timing_only:
+            self.data, words = federated_data(config, say)
         if self.data is not None and len(self.data.shards) != config.fleet.devices:
             sized = config.fleet.model_copy(update={"devices": len(self.data.shards)})
             config = config.model_copy(update={"fleet": sized})
         self.config = config
         self.fleet = fleet(config.fleet, config.seed)
-        shape, classes = (self.data.shape, self.data.classes) if self.data else ((1, 28, 28), 10)
-        self.module = network(config.model, factory, shape, classes, config.seed)
+        if self.data is not None:
+            shape, classes = self.data.shape, self.data.classes
+        self.module = network(config.model, factory, shape, classes, config.seed, words)
         self.layout = Layout.of(self.module)
         self.initial = self.layout.read(self.module)
         self.native: Network | None = None
         if self.data is not None:
             _check_forward(self.module, self.data)
             self.native, engine = native_network(config.engine, self.module, self.layout, shape, config.device)
-            say(engine)
+            augment = config.data.augment
+            if augment != "none" and len(shape) != 3:
+                raise UserError(f"data.augment = {augment!r}: it alters images, but the data have shape {shape}")
+            # Either engine is handed the altered batches, so augmentation does not decide which one trains.
+            say(engine if augment == "none" else f"{engine}; fed with images altered by {augment}")
 
     def trainer(self) -> Trainer:
         assert self.data is not None
         local = self.config.local
-        return Trainer(
-            self.module, self.layout, self.data, local.batch, local.epochs, self.config.device, self.native
-        )
+        return Trainer(self.module, self.layout, self.data, local.batch, local.epochs, self.config.device, self.native)
 
     def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
         if self.config.timing_only:

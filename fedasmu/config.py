@@ -10,92 +10,61 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, model_validator
 
 from fedasmu.algorithms import Algorithm, FedAvg, Pace, named, settings
 from fedasmu.errors import UserError
-
-AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from fedasmu.fleets import PRESETS_OF_FLEETS, FleetSettings
+from fedasmu.section import AbsolutePath, Section
 
 
 class Network(Section):
     """A model by name with its options, or a user's own as "package.module:factory"."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    name: str = "lenet5"
+    name: str = Field(
+        "lenet5", description='a model, or your own as "package.module:factory"; its options are keys too'
+    )
 
     @property
     def options(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
 
+class Columns(Section):
+    """Of a Hugging Face folder."""
+
+    inputs: str = Field("image", description="images, texts or numbers of one shape")
+    targets: str = Field("label", description="classes, as whole numbers")
+    user: str | None = Field(None, description="whose each training example is (split = user)")
+
+
 class Data(Section):
-    name: str = Field("fashion-mnist", description='a data set, or your own as "package.module:function"')
+    name: str = Field(
+        "fashion-mnist", description='a data set, "huggingface", or your own as "package.module:function"'
+    )
     dir: AbsolutePath | None = Field(None, description="where its files are, before all other places")
     download: bool = Field(True, description="fetch it from upstream if it is found nowhere")
     fallback: Literal["embedded"] | None = Field(None, description="instead of downloading, use what is in the package")
-    split: Literal["dirichlet", "equal-dirichlet", "iid", "shards", "user"] = "dirichlet"
+    split: Literal["dirichlet", "equal-dirichlet", "iid", "shards", "user"] = Field(
+        "dirichlet", description="how the training data are divided over the devices"
+    )
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False, description="of the Dirichlet splits: smaller is more skewed")
     min_samples: int = Field(10, ge=1, description="the fewest examples a device may have (dirichlet)")
     shards_per_device: int = Field(2, ge=1, description="how many runs of like labels a device gets (shards)")
     held_out: float = Field(
         0.0, ge=0, lt=1, description="share of the training data to tune on instead of the test data"
     )
-    per_device: int = Field(600, ge=1, description="examples on each device when timing_only")
-
-
-PRESETS_OF_FLEETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "base": ("100 devices, the slowest 5 times slower than the fastest", {}),
-    "het110": ("slowest/fastest = 110", {"slowest_over_fastest": 110.0, "spread": "log-uniform"}),
-    "het440": ("slowest/fastest = 440", {"slowest_over_fastest": 440.0, "spread": "log-uniform"}),
-    "bandwidth-50": ("links 50 times narrower", {"down_mbps": 2.0, "up_mbps": 0.4}),
-    "bandwidth-100": ("links 100 times narrower", {"down_mbps": 1.0, "up_mbps": 0.2}),
-    "devices-200": ("200 devices", {"devices": 200}),
-    "unreliable": ("online 70 % of the time, one task in 20 lost", {"availability": 0.7, "dropout": 0.05}),
-}
-
-
-class FleetSettings(Section):
-    preset: str | list[str] = Field("base", description="a named environment, or several that compose")
-    devices: int = Field(100, ge=1)
-    spread: Literal["uniform", "log-uniform"] = "uniform"
-    slowest_over_fastest: float = Field(5.0, ge=1, allow_inf_nan=False)
-    seconds_per_sample: float = Field(0.01, gt=0, allow_inf_nan=False, description="on the fastest device, one epoch")
-    down_mbps: float = Field(100.0, gt=0, allow_inf_nan=False)
-    up_mbps: float = Field(20.0, gt=0, allow_inf_nan=False)
-    link_spread: tuple[float, float] = Field(
-        (0.5, 2.0), description="a device's links are wider by a factor in this range"
+    augment: Literal["none", "crop", "crop+flip"] = Field(
+        "none", description="alter the images of each training step: move them by up to 4 pixels, mirror half of them"
     )
-    latency: float = Field(0.05, ge=0, allow_inf_nan=False, description="seconds, one way")
-    jitter: float = Field(0.0, ge=0, lt=1, description="each task's training time varies by up to this share")
-    dropout: float = Field(0.0, ge=0, lt=1, description="chance that a task is never delivered")
-    availability: float = Field(1.0, gt=0, le=1, description="share of each cycle that a device is online")
-    cycle: float = Field(3600.0, gt=0, allow_inf_nan=False, description="seconds")
-    profiles: AbsolutePath | None = Field(None, description="a CSV or JSON of measured devices, instead of drawn ones")
-    trace: AbsolutePath | None = Field(None, description="a CSV of device,start,end: when each one is online")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_presets(cls, table: Any) -> Any:
-        if not isinstance(table, dict):
-            return table
-        names = table.get("preset", "base")
-        merged: dict[str, Any] = {}
-        for name in names if isinstance(names, list) else [names]:
-            if not isinstance(name, str) or name not in PRESETS_OF_FLEETS:
-                raise ValueError(f"preset: unknown fleet {name!r}; allowed: {', '.join(PRESETS_OF_FLEETS)}")
-            merged |= PRESETS_OF_FLEETS[name][1]
-        return merged | table
-
-    @model_validator(mode="after")
-    def _check_link_spread(self) -> FleetSettings:
-        if not 0 < self.link_spread[0] <= self.link_spread[1] < math.inf:
-            raise ValueError(f"link_spread = {list(self.link_spread)}: must be two numbers, 0 < low <= high")
-        return self
+    vocabulary: int = Field(10_000, ge=3, description="of texts: how many numbers, with padding and unknown")
+    length: int = Field(500, ge=1, description="of texts: words that are kept")
+    padding: Literal["pre", "post"] = Field("pre", description="of texts: where short ones are filled up")
+    truncation: Literal["pre", "post"] = Field("pre", description="of texts: which end of long ones is cut off")
+    glove: AbsolutePath | None = Field(None, description="of texts: a local file of GloVe vectors to start from")
+    columns: Columns = Columns()
+    per_device: int = Field(600, ge=1, description="examples on each device when timing_only")
 
 
 PACINGS: dict[str, dict[str, Any]] = {
@@ -105,7 +74,7 @@ PACINGS: dict[str, dict[str, Any]] = {
 
 
 class Pacing(Section):
-    preset: Literal["text", "table"] = "text"
+    preset: Literal["text", "table"] = Field("text", description="of the paper: 1 device every 5 s, or 10 every 10 s")
     period: float = Field(5.0, gt=0, allow_inf_nan=False, description="seconds between two triggers")
     count: int = Field(1, ge=1, description="the most devices one trigger starts")
     max_in_flight: int | float = Field(0.1, gt=0, description="a share of the fleet (0.1), or a number of devices (10)")
@@ -129,9 +98,9 @@ class Pacing(Section):
 
 
 class Local(Section):
-    epochs: int = Field(3, ge=1)
-    batch: int = Field(64, ge=1)
-    lr: float = Field(0.005, gt=0, allow_inf_nan=False)
+    epochs: int = Field(3, ge=1, description="over a device's examples, in each task")
+    batch: int = Field(64, ge=1, description="examples in one step of SGD")
+    lr: float = Field(0.005, gt=0, allow_inf_nan=False, description="the learning rate of the first upload")
     decay: float = Field(0.99, gt=0, le=1, description="the learning rate is multiplied by this ...")
     decay_every: int = Field(10, ge=1, description="... every so many uploads")
     lr_floor: float = Field(1e-4, ge=0, description="and never falls below this")
@@ -152,9 +121,9 @@ class Stop(Section):
 
 class Config(Section):
     name: str = Field("run", pattern=r"^[\w][\w.+-]*$", description="of the run directory")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="of everything random")
     model: Network = Network()
-    engine: Literal["auto", "native", "torch"] = "auto"
+    engine: Literal["auto", "native", "torch"] = Field("auto", description="what trains; auto: native where it can")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?|mps)$", description="where PyTorch trains")
     timing_only: bool = Field(False, description="simulate the order of events without training")
     checkpoint_seconds: float = Field(30.0, gt=0, description="wall-clock time between two checkpoints")
@@ -173,6 +142,13 @@ class Config(Section):
         if isinstance(table, dict) and isinstance(table.get("model"), str):
             return table | {"model": {"name": table["model"]}}
         return table
+
+    def scaled(self, budget: float) -> Config:
+        """The same experiment with a budget so many times as large."""
+        if not 0 < budget < math.inf:
+            raise UserError(f"budget = {budget}: must be a number above 0; 0.1 is a tenth of the recipe's")
+        stop = Stop(uploads=max(1, round(self.stop.uploads * budget)), time=self.stop.time * budget)
+        return self.model_copy(update={"stop": stop})
 
     def toml(self) -> str:
         import tomli_w
@@ -197,7 +173,10 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Config:
 
 
 def override(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Apply `section.key=value`. A new algorithm.name drops the settings of the method it replaces."""
+    """Apply `section.key=value`, one after the other.
+
+    A new method drops the settings of the one it replaces. A preset goes before what the recipe says of its keys.
+    """
     if isinstance(table.get("algorithm"), str):
         table = table | {"algorithm": {"name": table["algorithm"]}}
     for text in overrides:
@@ -209,7 +188,10 @@ def override(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
         if keys == ["algorithm"]:
             keys = ["algorithm", "name"]
         if keys == ["algorithm", "name"] and table.get("algorithm", {}).get("name") != parsed:
-            table = table | {"algorithm": {}}
+            table = table | {"algorithm": _kept(table.get("algorithm", {}), parsed)}
+        if keys[1:] == ["preset"] and isinstance(table.get(keys[0]), dict):
+            decided = _decided(keys[0], parsed)
+            table = table | {keys[0]: {key: own for key, own in table[keys[0]].items() if key not in decided}}
         table = _put(table, keys, parsed, text)
     return table
 
@@ -258,6 +240,25 @@ def _put(table: dict[str, Any], keys: list[str], value: Any, text: str) -> dict[
     if not isinstance(inner, dict):
         raise UserError(f"--set {text}: {key} is not a section")
     return table | {key: _put(inner, rest, value, text)}
+
+
+def _kept(algorithm: dict[str, Any], name: Any) -> dict[str, Any]:
+    """What a method keeps under another of its names: all but what its names decide. Another method keeps nothing."""
+    try:
+        method = named(str(algorithm["name"]))
+        if named(str(name)) is not method:
+            return {}
+    except (KeyError, ValueError):  # a wrong name is reported later, with all other mistakes
+        return {}
+    decided = {key for preset in method.presets.values() for key in preset}
+    return {key: value for key, value in algorithm.items() if key not in decided}
+
+
+def _decided(section: str, preset: Any) -> set[str]:
+    """The keys that a preset, or a list of them, sets."""
+    known = {"fleet": {name: keys for name, (_, keys) in PRESETS_OF_FLEETS.items()}, "pacing": PACINGS}
+    names = preset if isinstance(preset, list) else [preset]
+    return {key for name in names for key in known.get(section, {}).get(str(name), {})}
 
 
 def _fields(location: tuple[int | str, ...]) -> set[str]:

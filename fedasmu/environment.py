@@ -2,44 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from fedasmu import data as datasets
 from fedasmu import models
-from fedasmu.config import Config, Data, FleetSettings, Network
+from fedasmu.config import Config, Data, Network
 from fedasmu.data import partition
 from fedasmu.data.examples import Dataset
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
+from fedasmu.fleets import FleetSettings
 from fedasmu.imports import load
 from fedasmu.models.initialise import seeded
 from fedasmu.seeding import derive
-from fedasmu.simulation.fleet import Always, Availability, Cycle, Fleet, Trace, draw_profiles, read_profiles
+from fedasmu.simulation.fleet import Always, Availability, Cycle, Fleet, Profile, Trace, draw_profiles, read_profiles
 
 
-def federated_data(config: Config, say: Callable[[str], None]) -> FederatedData:
-    """Read the data set, set aside what is held out, and split the rest over the devices."""
-    settings = config.data
-    if ":" in settings.name:
-        return _own_data(settings.name)
+def federated_data(config: Config, say: Callable[[str], None]) -> tuple[FederatedData, dict[str, Any]]:
+    """The data on their devices, and what the options of a text model follow from."""
+    if ":" in config.data.name:
+        return _own_data(config.data.name), {}
+    dataset = _read(config.data, say)
+    if config.data.held_out:
+        kept, held_out = partition.hold_out(
+            dataset.train.targets, config.data.held_out, derive(config.seed, "hold out")
+        )
+        users = None if dataset.users is None else dataset.users[kept]
+        train, test = dataset.train.subset(kept), dataset.train.subset(held_out)
+        dataset = replace(dataset, train=train, test=test, users=users)
+    try:
+        parts = _split(config, dataset, derive(config.seed, "split"))
+    except ValueError as error:
+        raise UserError(f"data.split = {config.data.split!r}: {error}") from None
+    if parts.note:
+        say(f"the split was repaired: {parts.note}")
+    words: dict[str, Any] = {"vocabulary": len(dataset.words)} if dataset.words else {}
+    if dataset.vectors is not None:
+        words |= {"pretrained": dataset.vectors, "embedding": dataset.vectors.shape[1]}
+    return FederatedData(dataset.name, dataset.train, dataset.test, parts, dataset.classes), words
+
+
+def expected_data(settings: Data) -> tuple[tuple[int, ...], int, dict[str, Any]]:
+    """What is known without reading anything: the shape of an input, the classes, and options of a text model."""
+    try:
+        known = datasets.describe(settings.name)
+    except datasets.DataError:  # a user's own: only the order of events is asked for, so any data will do
+        known = datasets.describe("fashion-mnist")
+    if known.text:
+        return (settings.length,), known.classes, {"vocabulary": settings.vocabulary}
+    return known.shape, known.classes, {}
+
+
+def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
+    options = {name: getattr(settings, name) for name in ("vocabulary", "length", "padding", "truncation")}
+    text = datasets.TextOptions(**options, glove=None if settings.glove is None else str(settings.glove))
+    if settings.name == "huggingface":
+        from fedasmu.data.huggingface import from_disk
+
+        if settings.dir is None:
+            raise UserError("data.dir is missing: the folder that save_to_disk wrote")
+        return from_disk(settings.dir, **settings.columns.model_dump(), text=text)
     download = settings.download and settings.fallback is None
-    dataset = datasets.load(settings.name, settings.dir, download=download, fallback=settings.fallback)
+    dataset = datasets.load(settings.name, settings.dir, download=download, fallback=settings.fallback, text=text)
     if dataset.name != settings.name:
         say(f"{settings.name} is not here: using {dataset.name} (`fedasmu data prepare {settings.name}` gets it)")
-    train, test, users = dataset.train, dataset.test, dataset.users
-    if settings.held_out:
-        kept, held_out = partition.hold_out(train.targets, settings.held_out, derive(config.seed, "hold out"))
-        test = train.subset(held_out)
-        train, users = train.subset(kept), None if users is None else users[kept]
-        dataset = Dataset(dataset.name, train, test, dataset.classes, users)
-    try:
-        parts = _split(settings, dataset, config.fleet.devices, derive(config.seed, "split"))
-    except ValueError as error:
-        raise UserError(f"data.split = {settings.split!r}: {error}") from None
-    return FederatedData(dataset.name, train, test, parts, dataset.classes)
+    return dataset
 
 
 def _own_data(path: str) -> FederatedData:
@@ -52,8 +85,8 @@ def _own_data(path: str) -> FederatedData:
     return data
 
 
-def _split(settings: Data, dataset: Dataset, devices: int, seed: int) -> partition.Parts:
-    targets = dataset.train.targets
+def _split(config: Config, dataset: Dataset, seed: int) -> partition.Parts:
+    settings, devices, targets = config.data, config.fleet.devices, dataset.train.targets
     if settings.split == "dirichlet":
         return partition.dirichlet(targets, devices, settings.alpha, seed, settings.min_samples)
     if settings.split == "equal-dirichlet":
@@ -64,7 +97,8 @@ def _split(settings: Data, dataset: Dataset, devices: int, seed: int) -> partiti
         return partition.shards(targets, devices, settings.shards_per_device, seed)
     if dataset.users is None:
         raise ValueError(f"{dataset.name} does not know who its examples come from; use another split")
-    return partition.by_user(dataset.users)
+    given = "devices" in config.fleet.model_fields_set
+    return partition.by_user(dataset.users, devices if given else None, seed)
 
 
 def fleet(settings: FleetSettings, seed: int) -> Fleet:
@@ -73,18 +107,8 @@ def fleet(settings: FleetSettings, seed: int) -> Fleet:
         if len(profiles) != settings.devices:
             raise UserError(f"fleet.profiles has {len(profiles)} devices, but there are {settings.devices} in all")
     else:
-        names = (
-            "spread",
-            "slowest_over_fastest",
-            "seconds_per_sample",
-            "down_mbps",
-            "up_mbps",
-            "link_spread",
-            "latency",
-        )
-        drawn: dict[str, Any] = {name: getattr(settings, name) for name in names}
         try:
-            profiles = draw_profiles(settings.devices, seed, **drawn)
+            profiles = _drawn(settings, seed)
         except ValueError as error:
             raise UserError(f"fleet: {error}") from None
     availability: Availability = Always()
@@ -95,10 +119,33 @@ def fleet(settings: FleetSettings, seed: int) -> Fleet:
     return Fleet(profiles, seed, settings.jitter, settings.dropout, availability)
 
 
+def _drawn(settings: FleetSettings, seed: int) -> list[Profile]:
+    names = ("seconds_per_sample", "down_mbps", "up_mbps", "link_spread", "latency")
+    drawn: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    if settings.spread != "log-normal":
+        ratio = settings.slowest_over_fastest
+        return draw_profiles(settings.devices, seed, settings.spread, ratio, **drawn)
+    alike = draw_profiles(settings.devices, seed, "uniform", 1.0, **drawn)
+    normal = np.random.Generator(np.random.Philox(derive(seed, "log-normal"))).standard_normal(len(alike))
+    return [_slower(profile, math.exp(settings.sigma * z)) for profile, z in zip(alike, normal.tolist(), strict=True)]
+
+
+def _slower(profile: Profile, factor: float) -> Profile:
+    """Its training and its transfers take so many times as long, so that whole round trips do."""
+    return Profile(
+        profile.seconds_per_sample * factor, profile.down_mbps / factor, profile.up_mbps / factor, profile.latency
+    )
+
+
 def network(
-    settings: Network, factory: Callable[[], nn.Module] | None, shape: tuple[int, ...], classes: int, seed: int
+    settings: Network,
+    factory: Callable[[], nn.Module] | None,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    words: Mapping[str, Any],
 ) -> nn.Module:
-    """The model with its initial weights, which depend on the seed alone."""
+    """The model with its initial weights, which depend on the seed alone, and on word vectors if there are any."""
     seed = derive(seed, "weights")
     if factory is not None:
         with seeded(seed):
@@ -106,7 +153,15 @@ def network(
         if not isinstance(module, nn.Module):
             raise UserError(f"model: the factory gave a {type(module).__name__}, not a torch.nn.Module")
         return module
+    options = settings.options
+    if settings.name == "textcnn":
+        if options.get("vocabulary", math.inf) < words.get("vocabulary", 0):
+            raise UserError(
+                f"model.vocabulary = {options['vocabulary']}: the data have {words['vocabulary']} words; "
+                "leave it out, and set data.vocabulary"
+            )
+        options = {**words, **options}
     try:
-        return models.build(settings.name, shape=shape, classes=classes, seed=seed, **settings.options)
+        return models.build(settings.name, shape=shape, classes=classes, seed=seed, **options)
     except ValueError as error:
         raise UserError(f"model.name = {settings.name!r}: {error}") from None

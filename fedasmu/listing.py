@@ -49,7 +49,7 @@ def recipes() -> Rows:
 
 
 def fleets() -> Rows:
-    from fedasmu.config import PRESETS_OF_FLEETS
+    from fedasmu.fleets import PRESETS_OF_FLEETS
 
     return [
         {"name": name, "description": about, **{"settings": str(keys)}}

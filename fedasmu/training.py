@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedasmu.data.augment import augmented
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
@@ -148,13 +149,14 @@ class Trainer:
         epochs: int,
         device: str = "cpu",
         native: Network | None = None,
+        augment: str = "none",
     ) -> None:
         place = torch.device(device)
         self.torch = TorchEngine(module, layout, place)
         self.evaluator = native or self.torch
         self.engine = self.torch if native is None or native.untrainable else native
         self.data = replace(data, train=data.train.to(place), test=data.test.to(place))
-        self.batch, self.epochs = batch, epochs
+        self.batch, self.epochs, self.augment = batch, epochs, augment
 
     def perform(self, command: Computation, device: int, seed: int) -> Trained | Probed | Evaluated:
         """`seed` is the task's: what is random in a command (dropout) depends on it and on the command's steps."""
@@ -170,21 +172,26 @@ class Trainer:
         return Evaluated(loss / count, correct / count)
 
     def _train(self, command: Train, device: int, seed: int) -> Trained:
-        chosen = self._batches(device, seed, command.steps)
+        examples, chosen = self._batches(device, seed, command.steps)
         vector = command.vector.clone()
         anchor = command.vector if command.anchor is None else command.anchor
         terms: dict[str, Any] = {"pull": command.pull, "anchor": anchor, "mask": command.mask}
         if command.objective is None:
-            loss = self.engine.train(vector, self.data.train, chosen, command.lr, **terms)
+            loss = self.engine.train(vector, examples, chosen, command.lr, **terms)
         else:  # a loss of its own is written in PyTorch
-            loss = self.torch.train(vector, self.data.train, chosen, command.lr, **terms, objective=command.objective)
+            loss = self.torch.train(vector, examples, chosen, command.lr, **terms, objective=command.objective)
         return Trained(vector, loss / max(len(chosen), 1))
 
     def _probe(self, command: Probe, device: int, seed: int) -> Probed:
-        (indices,) = self._batches(device, seed, range(command.step, command.step + 1))
+        examples, (indices,) = self._batches(device, seed, range(command.step, command.step + 1))
         if command.gradient:
-            return Probed(*self.engine.gradient(command.vector, self.data.train, indices))
-        return Probed(self.engine.loss(command.vector, self.data.train, indices))
+            return Probed(*self.engine.gradient(command.vector, examples, indices))
+        return Probed(self.engine.loss(command.vector, examples, indices))
 
-    def _batches(self, device: int, seed: int, steps: range) -> list[Tensor]:
-        return batches(self.data.shards[device], self.data.workload(device, self.batch, self.epochs), seed, steps)
+    def _batches(self, device: int, seed: int, steps: range) -> tuple[Examples, list[Tensor]]:
+        """What these steps see, for either engine: some examples, and the indices of each batch among them."""
+        work = self.data.workload(device, self.batch, self.epochs)
+        chosen = batches(self.data.shards[device], work, seed, steps)
+        if self.augment == "none" or not chosen:
+            return self.data.train, chosen
+        return augmented(self.data.train, chosen, self.augment, [derive(seed, "augment", step) for step in steps])

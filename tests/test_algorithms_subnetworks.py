@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedasmu import Experiment
-from fedasmu.algorithms.asyncdrop import draw_mask, hidden_layers, merge, work_share
+from fedasmu.algorithms import asyncdrop
+from fedasmu.algorithms.asyncdrop import MergeSubnetwork, merge, random_units, scored_units
 from fedasmu.algorithms.moon import Contrast, contrastive
+from fedasmu.algorithms.subnetwork import hidden_layers, mask_of, work_share
 from fedasmu.models import build
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.vector import Layout
@@ -23,7 +26,8 @@ from fedasmu.vector import Layout
 
 def masked(module: nn.Module, keep: float, spare: int = 1) -> tuple[Layout, Tensor]:
     layout = Layout.of(module)
-    return layout, draw_mask(layout, hidden_layers(layout, spare), keep, seed=1)
+    hidden = hidden_layers(layout, spare)
+    return layout, mask_of(layout, hidden, [random_units(each.units, round(keep * each.units), 1) for each in hidden])
 
 
 def view(layout: Layout, mask: Tensor, name: str) -> Tensor:
@@ -38,6 +42,21 @@ def load(module: nn.Module, layout: Layout, vector: Tensor) -> nn.Module:
 def test_merge_touches_the_sub_network_alone() -> None:
     current, trained = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([3.0, 0.0, -1.0])
     assert merge(current, trained, torch.tensor([True, False, True]), 0.25).tolist() == [1.5, -2.0, 2.0]
+
+
+def test_units_are_chosen_by_score_and_speed() -> None:
+    scores = torch.tensor([0.5, 3.0, 0.0, 2.0, 1.0, 2.5])  # by descending score: 1, 5, 3, 4, 0, 2
+    assert scored_units(scores, 2, rank=0, devices=3) == [1, 5]
+    assert scored_units(scores, 2, rank=1, devices=3) == [3, 4]
+    assert scored_units(scores, 3, rank=2, devices=3) == [0, 1, 2]  # round the corner
+    assert len(set(random_units(10, 4, seed=1))) == 4
+
+
+def test_a_units_score_is_what_goes_in_and_out() -> None:
+    layout = Layout.of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
+    (layer,) = hidden_layers(layout, spare=1)
+    change = torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0, 20.0, 100.0, 200.0, 7.0])  # rows, biases, columns, last bias
+    assert layer.score(change).tolist() == [113.0, 227.0]
 
 
 def test_lenet_loses_whole_filters_and_what_they_feed() -> None:
@@ -98,16 +117,23 @@ def test_parallel_branches_lose_their_rows_alone() -> None:
     assert view(layout, mask, "classifier.weight").all()
 
 
-def test_a_task_changes_only_its_sub_network(tmp_path: Path) -> None:
+@pytest.mark.parametrize("choice", ["score", "random"])
+def test_a_task_changes_only_its_sub_network(choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Tensor, Tensor]] = []
+    masks: list[Tensor] = []
+
+    class Watched(MergeSubnetwork):
+        def brief(self, device: int) -> Mapping[str, Any]:
+            note = super().brief(device)
+            masks.append(note["mask"])
+            return note
 
     def look(simulator: Simulator) -> None:
-        aggregator: Any = simulator.server.aggregator
-        latest = max(aggregator.draws, key=aggregator.draws.get)
-        seen.append((simulator.server.model.vector, aggregator._mask(latest)))
+        seen.append((simulator.server.model.vector, masks[-1]))
 
-    pacing = {"max_in_flight": 1}
-    table = settings(algorithm={"name": "asyncdrop"}, local={"batch": 15}, stop={"uploads": 4}, pacing=pacing)
+    monkeypatch.setattr(asyncdrop, "MergeSubnetwork", Watched)
+    pacing, algorithm = {"max_in_flight": 1}, {"name": "asyncdrop", "choice": choice}
+    table = settings(algorithm=algorithm, local={"batch": 15}, stop={"uploads": 4}, pacing=pacing)
     Experiment(table, model=network, data=blobs()).run(tmp_path / "drop", observe=look)
     for (before, _), (after, mask) in pairwise(seen):
         assert (~mask).sum() == 6 * (20 + 5 + 2)  # units; each has weights, a bias, BatchNorm's four, and columns

@@ -61,6 +61,10 @@ def test_it_refuses_bad_uploads_and_goes_on(name: str, run: Run) -> None:
     assert learned(result)
 
 
+def test_it_runs_without_training_to_study_its_timing(name: str, run: Run) -> None:
+    assert run(model=network, **changes(name), timing_only=True).summary["uploads"] >= 60
+
+
 class Killed(BaseException):
     pass
 

@@ -1,4 +1,4 @@
-"""The native engine's layers against PyTorch's autograd: every kind, odd sizes, partial blocks, all instruction sets."""
+"""The native engine's layers against PyTorch's autograd: every kind, odd sizes, partial blocks, instruction sets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ quick = settings(derandomize=True, deadline=None, max_examples=60)
 def usable() -> Iterator[str]:
     """The instruction sets that were built and that this processor has."""
     if native.available() is None:
-        for variant in library.VARIANTS[: library.load("base").engine_level() + 1]:
-            yield variant
+        yield from library.VARIANTS[: library.load("base").engine_level() + 1]
 
 
 @pytest.fixture(params=usable())
@@ -49,7 +48,7 @@ def reference(module: nn.Module, data: Examples, indices: Tensor) -> tuple[float
     loss = cross_entropy(exact(inputs.double()), targets)
     gradient = torch.autograd.grad(loss, [p for p in exact.parameters() if p.requires_grad])
     module.float()
-    return float(loss), torch.cat([part.flatten() for part in gradient]).float()
+    return float(loss.detach()), torch.cat([part.flatten() for part in gradient]).float()
 
 
 def check(module: nn.Module, shape: tuple[int, ...], count: int, classes: int = 3) -> None:
@@ -109,6 +108,24 @@ def test_convolutions(
 
 @quick
 @given(
+    channels=st.tuples(st.integers(16, 35), st.integers(16, 35), st.integers(16, 20)),
+    size=st.tuples(st.integers(3, 20), st.integers(3, 20)),
+    kernel=st.integers(2, 3),
+    padding=st.integers(0, 3),
+    count=st.integers(1, 20),
+)
+def test_small_kernels_of_many_channels(
+    channels: tuple[int, int, int], size: tuple[int, int], kernel: int, padding: int, count: int
+) -> None:
+    torch.manual_seed(0)
+    shape = (channels[0], *size)
+    first = nn.Conv2d(channels[0], channels[1], kernel, padding=padding)
+    second = nn.Conv2d(channels[1], channels[2], 5 - kernel, padding=(1, 2))
+    check(convolution(shape, first, nn.ReLU(), second), shape, count)
+
+
+@quick
+@given(
     widths=st.lists(st.integers(1, 50), min_size=1, max_size=3),
     features=st.integers(1, 70),
     bias=st.booleans(),
@@ -151,7 +168,10 @@ def test_the_first_of_equal_maxima_takes_the_gradient() -> None:
 
 
 def conv_relu_pool() -> nn.Sequential:
-    return convolution((3, 9, 8), nn.Conv2d(3, 20, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 5, 2, 2, 1))
+    shrink = nn.Conv2d(3, 20, 3), nn.ReLU(), nn.MaxPool2d(2)
+    return convolution(
+        (3, 9, 8), *shrink, nn.Conv2d(20, 17, 2), nn.Conv2d(17, 18, 3, padding=2), nn.Conv2d(18, 5, 2, 2, 1)
+    )
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17, 24, 25, 33])

@@ -325,6 +325,7 @@ class FedASMU(Algorithm):
     lr_policy: float = Field(1e-3, ge=0, description="of the meta model")
     rho: float = Field(0.1, ge=0, le=1, description="how fast the meta model's baseline follows the rewards")
     meta_select: Literal["eps_greedy", "sample"] = "eps_greedy"
+    reward_norm: bool = Field(False, description="divide the meta model's advantages by their running size")
 
     @property
     def server_controls(self) -> ServerControls:
@@ -361,6 +362,7 @@ class FedASMU(Algorithm):
             rho=self.rho,
             epsilon=self.epsilon,
             sample=self.meta_select == "sample",
+            normalise=self.reward_norm,
         )
 
     def schedule(self, pace: Pace) -> Periodic:

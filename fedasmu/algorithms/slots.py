@@ -83,10 +83,12 @@ class SlotPolicy:
         rho: float,
         epsilon: float,
         sample: bool,
+        normalise: bool = False,
     ) -> None:
         self.features, self.units, self.seed = features, units, seed
         self.rate, self.rho, self.epsilon, self.sample = rate, rho, epsilon, sample
-        self.baseline = 0.0
+        self.normalise = normalise  # rewards shrink as training goes on: divide advantages by their running size
+        self.baseline = self.square = 0.0
         self.draws = 0
         with seeded(derive(seed, "slot policy")):
             self.lstm = nn.LSTM(len(features(0)) + 1, HIDDEN, batch_first=True)
@@ -125,6 +127,9 @@ class SlotPolicy:
         if not math.isfinite(reward):
             return
         advantage = reward - self.baseline
+        self.square = advantage**2 if not self.square else (1.0 - self.rho) * self.square + self.rho * advantage**2
+        if self.normalise and self.square:
+            advantage /= math.sqrt(self.square)
         self.network.zero_grad()
         self.log_probabilities(device)[slot - 1].backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
@@ -134,11 +139,12 @@ class SlotPolicy:
         self.baseline = (1.0 - self.rho) * self.baseline + self.rho * reward
 
     def state(self) -> dict[str, Any]:
-        return {"vector": self.layout.read(self.network), "baseline": self.baseline, "draws": self.draws}
+        scalars = {"baseline": self.baseline, "square": self.square, "draws": self.draws}
+        return {"vector": self.layout.read(self.network), **scalars}
 
     def restore(self, state: dict[str, Any]) -> None:
         named = dict(self.network.named_parameters())
         with torch.no_grad():
             for entry in self.layout.parameters:
                 named[entry.name].copy_(entry.view(state["vector"]))
-        self.baseline, self.draws = state["baseline"], state["draws"]
+        self.baseline, self.square, self.draws = state["baseline"], state["square"], state["draws"]

@@ -102,7 +102,7 @@ template <int L> class Block {
       const float* x = values_[i].data();
       float *d = deltas_[i + 1].data(), *dx = deltas_[i].data(), *scratch = scratch_.data();
       if (l.learns()) settle<L>(l, values_[i + 1].data(), d, scratch, gradient);
-      if (l.kind == Kind::kConvolution) convolve_weights<L>(l, d, x, gradient + l.weight);
+      if (l.kind == Kind::kConvolution) convolve_weights<L>(l, d, x, gradient + l.weight, scratch);
       if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
       if (i == first) break;
       switch (l.kind) {

@@ -105,6 +105,23 @@ template <int S = 1, class Floats> inline void turn(Floats* v) {
   }
 }
 
+// to[c][r] = from[r][c], by squares; what is left of them one by one.
+inline void transpose(const float* from, Index rows, Index columns, Index from_stride, Index to_stride, float* to) {
+  using Floats = Simd<kWidth>::Floats;
+  for (Index r = 0; r < rows; r += kWidth)
+    for (Index c = 0; c < columns; c += kWidth) {
+      if (r + kWidth > rows || c + kWidth > columns) {
+        for (Index i = r; i < std::min(r + kWidth, rows); ++i)
+          for (Index j = c; j < std::min(c + kWidth, columns); ++j) to[j * to_stride + i] = from[i * from_stride + j];
+        continue;
+      }
+      Floats square[kWidth];
+      for (Index i = 0; i < kWidth; ++i) square[i] = load<Floats>(from + (r + i) * from_stride + c);
+      turn(square);
+      for (Index j = 0; j < kWidth; ++j) store(to + (c + j) * to_stride + r, square[j]);
+    }
+}
+
 // y[p][n] = start[n] + sum over r, k of w[r][k][n] * x[p][r][k]: convolution, linear layer, and the gradients of their
 // inputs are all this sum, with other strides. Strides are in floats; x and y point at the first sample of a block.
 struct Sweep {

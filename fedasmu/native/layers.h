@@ -93,23 +93,6 @@ template <int L> void pack_backward(const Layer& l, const float* w, float* packe
   });
 }
 
-// to[c][r] = from[r][c], by squares; what is left of them one by one.
-inline void transpose(const float* from, Index rows, Index columns, Index from_stride, Index to_stride, float* to) {
-  using Floats = Simd<kWidth>::Floats;
-  for (Index r = 0; r < rows; r += kWidth)
-    for (Index c = 0; c < columns; c += kWidth) {
-      if (r + kWidth > rows || c + kWidth > columns) {
-        for (Index i = r; i < std::min(r + kWidth, rows); ++i)
-          for (Index j = c; j < std::min(c + kWidth, columns); ++j) to[j * to_stride + i] = from[i * from_stride + j];
-        continue;
-      }
-      Floats square[kWidth];
-      for (Index i = 0; i < kWidth; ++i) square[i] = load<Floats>(from + (r + i) * from_stride + c);
-      turn(square);
-      for (Index j = 0; j < kWidth; ++j) store(to + (c + j) * to_stride + r, square[j]);
-    }
-}
-
 // The way back is a convolution with the kernel turned round and its channels exchanged.
 template <int L, int R> void pack_winograd(const Layer& l, const float* w, float* forward, float* backward) {
   const auto at = [&](Index o, Index c, int y, int x) { return w[l.weight_at(o, c, y, x)]; };
@@ -185,7 +168,9 @@ template <int L> void convolve_back(const Layer& l, const float* w, const float*
 }
 
 // As many rows at a time as the second-level cache holds, since every tile of weights reads them again.
-template <int L> void convolve_weights(const Layer& l, const float* d, const float* x, float* g) {
+template <int L> void convolve_weights(const Layer& l, const float* d, const float* x, float* g, float* scratch) {
+  if (l.winograd())
+    return (l.winograd() == 2 ? winograd_weights<L, 2> : winograd_weights<L, 3>)(l.in, x, l.out, d, g, scratch);
   constexpr Index cache = 1 << 16;  // floats
   const Index per_row = (l.out.row() + l.stride_y * l.in.row()) * L, chunk = std::max<Index>(1, cache / per_row);
   const Index inputs = l.in.channels, area = l.kernel_y * l.kernel_x;
@@ -241,7 +226,7 @@ template <int L> void linear_weights(const Layer& l, const float* d, const float
 // How much scratch memory a layer needs, in floats.
 inline Index scratch_size(const Layer& l, Index lanes) {
   const Index linear = l.kind == Kind::kLinear ? lanes * (l.in.channels + lanes + 2 * l.out.channels) : 0;
-  const Index transforms = l.winograd() ? winograd_scratch(std::max(l.in.channels, l.out.channels), std::max(l.in.channels, l.out.channels), l.points(), lanes) : 0;
+  const Index transforms = l.winograd() ? winograd_scratch(l.in.channels, l.out.channels, l.points(), lanes) : 0;
   return std::max({linear, transforms, l.out.channels * lanes});
 }
 

@@ -8,12 +8,15 @@
 
 namespace {
 
-// One dimension: outputs = output(weights(w) * input(x)), the product element by element.
+// One dimension: y = output(weights(w) * input(x)), the product element by element; and backwards, the gradient of the
+// products is delta(dy), that of the weights is gradient(delta(dy) * input(x)).
 template <int R> struct Winograd;
 template <> struct Winograd<2> {
   template <class T> static void input(const T* x, T* v) { v[0] = x[0] - x[1], v[1] = x[1], v[2] = x[2] - x[1]; }
   template <class T> static void weights(const T* w, T* u) { u[0] = w[0], u[1] = w[0] + w[1], u[2] = w[1]; }
   template <class T> static void output(const T* m, T* y) { y[0] = m[0] + m[1], y[1] = m[1] + m[2]; }
+  template <class T> static void delta(const T* y, T* m) { m[0] = y[0], m[1] = y[0] + y[1], m[2] = y[1]; }
+  template <class T> static void gradient(const T* u, T* w) { w[0] = u[0] + u[1], w[1] = u[1] + u[2]; }
 };
 template <> struct Winograd<3> {
   template <class T> static void input(const T* x, T* v) {
@@ -23,6 +26,12 @@ template <> struct Winograd<3> {
     u[0] = w[0], u[1] = 0.5f * (w[0] + w[1] + w[2]), u[2] = 0.5f * (w[0] - w[1] + w[2]), u[3] = w[2];
   }
   template <class T> static void output(const T* m, T* y) { y[0] = m[0] + m[1] + m[2], y[1] = m[1] - m[2] + m[3]; }
+  template <class T> static void delta(const T* y, T* m) {
+    m[0] = y[0], m[1] = y[0] + y[1], m[2] = y[0] - y[1], m[3] = y[1];
+  }
+  template <class T> static void gradient(const T* u, T* w) {
+    w[0] = u[0] + 0.5f * (u[1] + u[2]), w[1] = 0.5f * (u[1] - u[2]), w[2] = 0.5f * (u[1] + u[2]) + u[3];
+  }
 };
 
 // Two dimensions: the columns, then the rows.
@@ -60,8 +69,51 @@ constexpr Index kStrip = 8;  // tiles at a time: their transforms fit in the sec
 
 // One more vector a plane: planes a multiple of 4 KiB apart would fight for the same lines of the first-level cache.
 inline Index winograd_plane(Index channels, Index lanes) { return (kStrip * channels + 1) * lanes; }
-inline Index winograd_scratch(Index inputs, Index outputs, Index points, Index lanes) {
-  return points * (winograd_plane(inputs, lanes) + winograd_plane(outputs, lanes)) + inputs * lanes;
+
+// Transforms the From x From pixels at (row, column), zero outside of the image, into one value of each plane.
+template <int L, int From, int To, class Line>
+inline void lift(const Map& map, const float* x, Index row, Index column, const float* zeros, Index plane, float* to, Line line) {
+  using Floats = typename Lanes<L>::Floats;
+  const float* from[From][From];
+  for (int i = 0; i < From; ++i)
+    for (int j = 0; j < From; ++j) {
+      const bool inside = row + i >= 0 && row + i < map.height && column + j >= 0 && column + j < map.width;
+      from[i][j] = inside ? x + map.at(row + i, column + j) * L : zeros;
+    }
+  for (Index c = 0; c < map.channels * L; c += Lanes<L>::width) {
+    Floats patch[From][From], lifted[To][To];
+#pragma GCC unroll 16
+    for (int p = 0; p < From * From; ++p) patch[p / From][p % From] = load<Floats>(from[p / From][p % From] + c);
+    square(patch, lifted, line);
+#pragma GCC unroll 16
+    for (int p = 0; p < To * To; ++p) store(to + p * plane + c, lifted[p / To][p % To]);
+  }
+}
+
+// The 2x2 outputs of one tile at (row, column), as far as they are inside of the image.
+template <int L, int R>
+inline void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column, float* y) {
+  using Floats = typename Lanes<L>::Floats;
+  constexpr int N = R + 1;
+  for (Index o = 0; o < out.channels * L; o += Lanes<L>::width) {
+    Floats products[N][N], results[2][2];
+#pragma GCC unroll 16
+    for (int p = 0; p < N * N; ++p) products[p / N][p % N] = load<Floats>(from + p * plane + o);
+    square(products, results, [](const Floats* m, Floats* r) { Winograd<R>::output(m, r); });
+    for (int q = 0; q < 4; ++q) {
+      if (row + q / 2 >= out.height || column + q % 2 >= out.width) continue;
+      Floats result = results[q / 2][q % 2] + (bias ? bias[o / L] : 0.0f);
+      if (relu) result = Floats{} > result ? Floats{} : result;
+      store(y + out.at(row + q / 2, column + q % 2) * L + o, result);
+    }
+  }
+}
+
+// Calls body(row, column, tiles) for every strip of tiles.
+template <class Body> void for_strips(const Map& out, Body body) {
+  for (Index row = 0; row < out.height; row += 2)
+    for (Index column = 0; column < out.width; column += 2 * kStrip)
+      body(row, column, std::min(kStrip, (out.width - column + 1) / 2));
 }
 
 // y = the convolution of x, whose pixel (top, left) meets the first tap of the first output; 0 outside of x.
@@ -69,53 +121,68 @@ template <int L, int R>
 void winograd(const Map& in, Index top, Index left, const float* x, const float* w, const float* bias, bool relu,
               const Map& out, float* y, float* scratch) {
   using Floats = typename Lanes<L>::Floats;
-  constexpr int N = R + 1, width = Lanes<L>::width;
+  constexpr int N = R + 1;
   const Index inputs = in.channels, outputs = out.channels;
   const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L);
   float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
   std::fill_n(zeros, inputs * L, 0.0f);
   Sweep s{.pixels = 0, .rows = 1, .run = inputs, .x_pixel = inputs * L, .x_row = 0, .x_step = L,
           .w_row = 0, .y_pixel = outputs * L, .y_step = L};
+  for_strips(out, [&](Index row, Index column, Index tiles) {
+    s.pixels = tiles;
+    for (Index t = 0; t < tiles; ++t)
+      lift<L, N, N>(in, x, row + top, column + 2 * t + left, zeros, v_plane, v + t * inputs * L,
+                    [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
+    for (Index p = 0; p < N * N; ++p)
+      sweep_all<L>(s, outputs, v + p * v_plane, w + p * inputs * outputs, inputs, 0, nullptr, m + p * m_plane);
+    for (Index t = 0; t < tiles; ++t)
+      lower<L, R>(m + t * outputs * L, m_plane, bias, relu, out, row, column + 2 * t, y);
+  });
+}
 
-  const auto transform = [&](Index row, Index column, float* to) {
-    const float* from[N][N];
-    for (int i = 0; i < N; ++i)
-      for (int j = 0; j < N; ++j) {
-        const bool inside = row + i >= 0 && row + i < in.height && column + j >= 0 && column + j < in.width;
-        from[i][j] = inside ? x + in.at(row + i, column + j) * L : zeros;
-      }
-    for (Index c = 0; c < inputs * L; c += width) {
-      Floats patch[N][N], turned[N][N];
-#pragma GCC unroll 16
-      for (int p = 0; p < N * N; ++p) patch[p / N][p % N] = load<Floats>(from[p / N][p % N] + c);
-      square(patch, turned, [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
-#pragma GCC unroll 16
-      for (int p = 0; p < N * N; ++p) store(to + p * v_plane + c, turned[p / N][p % N]);
+// Adds to the gradient of the weights, [o][c][ky][kx]. The sum runs over tiles and samples, so here the channels take
+// the samples' place as the vector: both operands are transposed.
+template <int L, int R>
+void winograd_weights(const Map& in, const float* x, const Map& out, const float* d, float* g, float* scratch) {
+  using Floats = typename Lanes<L>::Floats;
+  constexpr int N = R + 1;
+  const Index inputs = in.channels, outputs = out.channels, padded = (inputs + L - 1) / L * L;
+  const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L), u_plane = outputs * padded;
+  float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
+  float *vt = zeros + std::max(inputs, outputs) * L, *mt = vt + kStrip * L * padded, *u = mt + kStrip * L * outputs;
+  std::fill(zeros, vt, 0.0f);
+  std::fill_n(u, N * N * u_plane, 0.0f);
+  Sweep s{.pixels = padded / L, .rows = 1, .run = 0, .x_pixel = L, .x_row = 0, .x_step = padded,
+          .w_row = 0, .w_step = outputs, .y_pixel = L, .y_step = padded, .add = true};
+  for_strips(out, [&](Index row, Index column, Index tiles) {
+    for (Index t = 0; t < tiles; ++t) {
+      lift<L, N, N>(in, x, row - in.top, column + 2 * t - in.left, zeros, v_plane, v + t * inputs * L,
+                    [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
+      lift<L, 2, N>(out, d, row, column + 2 * t, zeros, m_plane, m + t * outputs * L,
+                    [](const Floats* a, Floats* b) { Winograd<R>::delta(a, b); });
     }
-  };
-  const auto finish = [&](const float* from, Index row, Index column) {
-    for (Index o = 0; o < outputs * L; o += width) {
-      Floats products[N][N], results[2][2];
-#pragma GCC unroll 16
-      for (int p = 0; p < N * N; ++p) products[p / N][p % N] = load<Floats>(from + p * m_plane + o);
-      square(products, results, [](const Floats* a, Floats* b) { Winograd<R>::output(a, b); });
-      for (int q = 0; q < 4; ++q) {
-        if (row + q / 2 >= out.height || column + q % 2 >= out.width) continue;
-        Floats result = results[q / 2][q % 2] + (bias ? bias[o / L] : 0.0f);
-        if (relu) result = Floats{} > result ? Floats{} : result;
-        store(y + out.at(row + q / 2, column + q % 2) * L + o, result);
+    s.run = tiles * L;
+    for (Index p = 0; p < N * N; ++p) {
+      for (Index t = 0; t < tiles; ++t) {
+        transpose(v + p * v_plane + t * inputs * L, inputs, L, L, padded, vt + t * L * padded);
+        transpose(m + p * m_plane + t * outputs * L, outputs, L, L, outputs, mt + t * L * outputs);
       }
+      sweep_all<L>(s, outputs, vt, mt, 0, 0, nullptr, u + p * u_plane);
     }
-  };
+  });
+  for (Index o = 0; o < outputs; ++o)
+    for (Index c = 0; c < inputs; ++c, g += R * R) {
+      float products[N][N], weights[R][R];
+      for (int p = 0; p < N * N; ++p) products[p / N][p % N] = u[p * u_plane + o * padded + c];
+      square(products, weights, [](const float* a, float* b) { Winograd<R>::gradient(a, b); });
+      for (int k = 0; k < R * R; ++k) g[k] += weights[k / R][k % R];
+    }
+}
 
-  for (Index row = 0; row < out.height; row += 2)
-    for (Index first = 0; first < out.width; first += 2 * kStrip) {
-      s.pixels = std::min(kStrip, (out.width - first + 1) / 2);
-      for (Index t = 0; t < s.pixels; ++t) transform(row + top, first + 2 * t + left, v + t * inputs * L);
-      for (Index p = 0; p < N * N; ++p)
-        sweep_all<L>(s, outputs, v + p * v_plane, w + p * inputs * outputs, inputs, 0, nullptr, m + p * m_plane);
-      for (Index t = 0; t < s.pixels; ++t) finish(m + t * outputs * L, row, first + 2 * t);
-    }
+inline Index winograd_scratch(Index inputs, Index outputs, Index points, Index lanes) {
+  const Index padded = (inputs + lanes - 1) / lanes * lanes;
+  return points * (winograd_plane(inputs, lanes) + winograd_plane(outputs, lanes) + outputs * padded) +
+         (std::max(inputs, outputs) + kStrip * (padded + outputs)) * lanes;
 }
 
 }  // namespace

@@ -137,10 +137,9 @@ class Processes:
             self._collect(0.25)
             if self._stopping():
                 raise Interrupted
-            if time.monotonic() - warned > PATIENCE:
+            if time.monotonic() - warned > PATIENCE and (job := self._find(ticket)) is not None:
                 warned = time.monotonic()
-                job = next(worker.job for worker in self._workers if worker.job)
-                self._on_wait(self._find(ticket) or job, warned - began)
+                self._on_wait(job, warned - began)
         answer = self._done.pop(ticket)
         if isinstance(answer, DeviceError):
             raise answer

@@ -1,0 +1,42 @@
+"""Training images altered at random, as is usual for CIFAR: shifted within a black border, and mirrored.
+
+Everything random follows from a seed for each batch, so the same step of a task sees the same images wherever, and
+however often, it is performed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedasmu.data.examples import Examples
+
+BORDER = 4  # pixels of zeros on each side
+
+
+def augment(images: Tensor, how: str, seed: int) -> Tensor:
+    """Each of the images (n, channels, height, width) cut out of its bordered self; half of them mirrored by "crop+flip"."""
+    count, channels, height, width = images.shape
+    generator = torch.Generator().manual_seed(seed)
+    top, left = torch.randint(2 * BORDER + 1, (2, count, 1), generator=generator)
+    mirrored = torch.randint(2, (count, 1), generator=generator) * (how == "crop+flip")
+    across = torch.arange(width)
+    rows, columns = top + torch.arange(height), left + torch.where(mirrored == 1, width - 1 - across, across)
+    image, channel = torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None]
+    return pad(images, (BORDER,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def augmented(
+    examples: Examples, batches: Sequence[Tensor], how: str, seeds: Sequence[int]
+) -> tuple[Examples, list[Tensor]]:
+    """The examples of these batches alone, augmented, and where each batch is among them."""
+    inputs = [augment(examples.inputs[batch], how, seed) for batch, seed in zip(batches, seeds, strict=True)]
+    order = torch.cat(list(batches))
+    sizes = [len(batch) for batch in batches]
+    return replace(examples, inputs=torch.cat(inputs), targets=examples.targets[order]), list(
+        torch.arange(len(order)).split(sizes)
+    )

@@ -1,0 +1,179 @@
+"""Runs the cells of a study side by side, each whole in a process of its own with one thread.
+
+Many small runs fill the cores best that way, and a run that fails, or takes too much memory, takes nobody with it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.experiment import Experiment, stop_request
+from fedasmu.study.board import Board
+from fedasmu.study.cells import Cell
+
+Workers = int | Literal["inline"]
+Tell = Callable[[tuple[str, Any]], None]
+REPORT_EVERY = 0.5  # seconds between two reports of a cell
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the cells that were not finished already."""
+
+    failed: dict[Cell, str] = field(default_factory=dict)  # with the reason
+    left: int = 0  # not begun, or stopped on the way
+
+
+def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool = False) -> Outcome:
+    """Run what is not finished. Raises `Interrupted` when the user stops it; everything so far is kept."""
+    standing = {cell.directory: cell.standing(overwrite) for cell in cells}  # refuses before anything starts
+    due = [cell for cell in cells if standing[cell.directory] != "finished"]
+    resume = {cell.directory: standing[cell.directory] == "begun" for cell in due}
+    with stop_request() as stopping, board.shown(due, 1 if workers == "inline" else workers, len(cells) - len(due)):
+        if workers == "inline":
+            return _one_by_one(due, resume, board, stopping)
+        return _Crew(due, resume, workers, board, stopping).work()
+
+
+def _one_by_one(due: Sequence[Cell], resume: dict[Any, bool], board: Board, stopping: threading.Event) -> Outcome:
+    failed: dict[Cell, str] = {}
+    for cell in due:
+        if stopping.is_set():
+            raise Interrupted
+        board.started(cell)
+        kind, text = _perform(cell, resume[cell.directory], lambda message, cell=cell: board.heard(cell, message))  # type: ignore[misc]
+        board.ended(cell, kind)
+        if kind == "stopped":
+            raise Interrupted
+        if kind == "failed":
+            failed[cell] = text
+    return Outcome(failed)
+
+
+class _Crew:
+    """As many processes at once as there are workers."""
+
+    def __init__(
+        self,
+        due: Sequence[Cell],
+        resume: dict[Any, bool],
+        workers: int,
+        board: Board,
+        stopping: threading.Event,
+    ) -> None:
+        self.waiting, self.resume, self.workers = list(due), resume, workers
+        self.board, self.stopping = board, stopping
+        self.context: Any = multiprocessing.get_context(_start_method())
+        self.busy: dict[Connection, tuple[Any, Cell]] = {}
+        self.outcome = Outcome()
+
+    def work(self) -> Outcome:
+        try:
+            while self.busy or (self.waiting and not self.stopping.is_set()):
+                while self.waiting and len(self.busy) < self.workers and not self.stopping.is_set():
+                    self._start(self.waiting.pop(0))
+                for pipe in wait(list(self.busy), timeout=REPORT_EVERY):
+                    assert isinstance(pipe, Connection)
+                    self._hear(pipe)
+                if self.stopping.is_set():
+                    self._stop()
+                self.board.refresh()
+        finally:
+            for process, _ in self.busy.values():
+                process.terminate()
+        if self.stopping.is_set():
+            raise Interrupted
+        return self.outcome
+
+    def _start(self, cell: Cell) -> None:
+        ours, theirs = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=_work, args=(cell, self.resume[cell.directory], theirs))
+        process.start()
+        theirs.close()
+        self.busy[ours] = process, cell
+        self.board.started(cell)
+
+    def _hear(self, pipe: Connection) -> None:
+        process, cell = self.busy[pipe]
+        try:
+            kind, value = pipe.recv()
+        except EOFError:  # it ended without a word
+            process.join()
+            kind = "stopped" if self.stopping.is_set() else "failed"
+            value = f"its process ended with code {process.exitcode}; was there enough memory?"
+        if kind not in ("finished", "failed", "stopped"):
+            self.board.heard(cell, (kind, value))
+            return
+        del self.busy[pipe]
+        pipe.close()
+        process.join()
+        self.board.ended(cell, kind)
+        if kind == "failed":
+            self.outcome.failed[cell] = value
+
+    def _stop(self) -> None:
+        """Ask once: a second request would end them before they have saved."""
+        for process, _ in self.busy.values():
+            if not hasattr(process, "asked"):
+                process.asked = True
+                process.terminate()
+
+
+def _start_method() -> str:
+    """A server that has imported everything once and forks; where there is none, fresh processes."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    multiprocessing.set_forkserver_preload(["fedasmu.study.grid"])
+    return "forkserver"
+
+
+def _work(cell: Cell, resume: bool, pipe: Connection) -> None:
+    """The life of a worker process: one cell."""
+    os.setpgrp()  # Ctrl-C goes to the parent alone, which then asks everybody once
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    pipe.send(_perform(cell, resume, pipe.send))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)  # saves, and ends
+
+
+def _perform(cell: Cell, resume: bool, tell: Tell) -> tuple[str, str]:
+    last = 0.0
+
+    def observe(simulator: Any) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last > REPORT_EVERY:
+            last = now
+            tell(("uploads", simulator.server.counters.received))
+
+    trouble = cell.directory / "error.txt"
+    try:
+        trouble.unlink(missing_ok=True)
+        Experiment(cell.config).run(
+            cell.directory, resume=resume, observe=observe, say=lambda message: tell(("say", message))
+        )
+    except Interrupted:
+        return "stopped", ""
+    except (UserError, DeviceError) as error:
+        reason = str(error)
+    except Exception:
+        reason = traceback.format_exc()
+    else:
+        return "finished", ""
+    if cell.directory.is_dir():
+        trouble.write_text(reason + "\n")
+    return "failed", reason

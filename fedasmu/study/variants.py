@@ -1,0 +1,152 @@
+"""The methods of a study, as they are written on the command line.
+
+fedasmu,fedbuff                     two methods
+fedasync(alpha=0.9,local.lr=0.02)   one with settings: its own ones by their name, those of other sections with theirs
+strong=fedasync(alpha=0.9)          ... and a label, which names its directory and its row
+all, paper, ablation, slots         whole lists, see GROUPS
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fedasmu.algorithms import ALGORITHMS, named
+from fedasmu.errors import UserError
+
+GROUPS = {
+    "all": tuple(method.names()[0] for method in ALGORITHMS),
+    "paper": ("fedasmu", "fedavg", "fedprox", "moon", "feddyn", "fedasync", "port", "asofed", "fedbuff", "fedsa"),
+    "ablation": ("fedasmu", "fedasmu-da", "fedasmu-fa", "fedasmu-0", "fedavg"),
+    "slots": ("fedasmu", "fedasmu-h1", "fedasmu-h2", "fedasmu-h3"),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with what it changes in the recipe."""
+
+    label: str
+    method: str
+    changes: tuple[str, ...] = ()  # as for --set
+
+    def changed(self, keys: Sequence[tuple[str, str]]) -> Variant:
+        """This variant with further settings, which its label then shows."""
+        if not keys:
+            return self
+        shown = [self.label, *(part for key, value in keys for part in (key.rpartition(".")[2], value))]
+        return replace(
+            self, label=slug("-".join(shown)), changes=(*self.changes, *(f"{key}={value}" for key, value in keys))
+        )
+
+
+def slug(text: str) -> str:
+    """A label that is safe as the name of a directory."""
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.")
+
+
+def read(text: str) -> list[Variant]:
+    """All variants in a --methods list, each with a label of its own."""
+    variants: list[Variant] = []
+    for part in split(text):
+        if part in GROUPS:
+            variants += [Variant(name, name) for name in GROUPS[part]]
+        else:
+            variants.append(_one(part))
+    return distinct(variants)
+
+
+def _one(text: str) -> Variant:
+    match = re.fullmatch(r"(?:([\w.+-]+)=)?([\w.+:-]+)(?:\((.*)\))?", text)
+    if match is None:
+        raise UserError(
+            f"--methods {text}: write a method as name, name(key=value) or label=name(key=value); "
+            "for instance: fedasmu,fedasync(alpha=0.9)"
+        )
+    label, method, inner = match.groups()
+    keys = [key_value(part, "--methods", implied="algorithm.") for part in split(inner or "")]
+    variant = Variant(slug(method), method).changed(keys)
+    return replace(variant, label=slug(label)) if label else variant
+
+
+def distinct(variants: list[Variant]) -> list[Variant]:
+    """Refuse two variants that would share a directory; the same one twice is one."""
+    unique = list(dict.fromkeys(variants))
+    labels = [variant.label for variant in unique]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"two methods are labelled {label!r}: give one a label of its own, as in mine={label}")
+    if not unique:
+        raise UserError("--methods: name at least one; see `fedasmu list methods`")
+    return unique
+
+
+def split(text: str) -> list[str]:
+    """Split at the commas that are outside of all brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if depth:
+        raise UserError(f"{text}: the brackets do not match")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def key_value(text: str, option: str, implied: str = "") -> tuple[str, str]:
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not (key and equals and value):
+        raise UserError(f"{option} {text}: write it as key=value")
+    return (key if "." in key or not implied else implied + key), value
+
+
+Axis = tuple[str, tuple[str, ...]]
+
+
+def axis(text: str, option: str) -> Axis:
+    """`key=v1,v2`: a key of the recipe, or of one method as in fedasync.alpha, with the values it takes."""
+    key, values = key_value(text, option)
+    if "." not in key:
+        raise UserError(f"{option} {text}: name the section too, for instance algorithm.alpha=0.3,0.6")
+    return key, tuple(split(values))
+
+
+def crossed(variants: Iterable[Variant], axes: Sequence[Axis], option: str) -> list[Variant]:
+    """Every variant with every combination of values. A key of a method applies to the methods that have it."""
+    found: list[Variant] = []
+    used: set[str] = set()
+    for variant in variants:
+        mine = [(own, values) for key, values in axes if (own := _own_key(variant, key, used)) is not None]
+        combinations = itertools.product(*([(key, value) for value in values] for key, values in mine))
+        found += [variant.changed(combination) for combination in combinations]
+    for key, _ in axes:
+        if key not in used:
+            raise UserError(f"{option} {key}: none of the methods has it")
+    return distinct(found)
+
+
+def _own_key(variant: Variant, key: str, used: set[str]) -> str | None:
+    section, _, name = key.partition(".")
+    if section in (variant.method, variant.label):
+        section = "algorithm"
+    elif section in known_methods():
+        return None
+    if section == "algorithm" and name not in _settings_of(variant.method):
+        return None
+    used.add(key)
+    return f"{section}.{name}"
+
+
+def known_methods() -> set[str]:
+    return {name for method in ALGORITHMS for name in method.names()}
+
+
+def _settings_of(method: str) -> set[str]:
+    try:
+        return set(named(method).model_fields)
+    except ValueError as error:
+        raise UserError(f"--methods {method}: {error}") from None

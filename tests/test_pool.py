@@ -1,0 +1,265 @@
+"""Who computes makes no difference to the answers, and a failure says whose it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import blobs, settings, softmax
+from torch import Tensor, nn
+
+from fedasmu import Experiment, failure
+from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained
+from fedasmu.simulation.pool import Inline, Job, Pool, Processes, timing_only
+from fedasmu.training import Trainer
+from fedasmu.vector import Layout
+
+
+def perform(command: Any, device: int, seed: int) -> Any:
+    """Stands in for training: fails on device 13, takes its time on device 50, dies on device 66."""
+    if device == 13:
+        raise RuntimeError("an unlucky device")
+    if device == 50:
+        time.sleep(0.2)
+    if device == 66:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if isinstance(command, Evaluate):
+        return Evaluated(float(os.getpid()), 0.5)
+    return Trained(command.vector * 2 + seed, float(device))
+
+
+def job(device: int = 0, vector: Tensor | None = None, **changes: Any) -> Job:
+    start = torch.arange(4.0) if vector is None else vector
+    return Job(Train(start, range(3), 0.1, **changes), device, task=device, seed=device + 100)
+
+
+MakePool = Callable[..., Processes]
+
+
+@pytest.fixture
+def processes() -> Iterator[MakePool]:
+    made: list[Processes] = []
+
+    def make(workers: int = 2, **options: Any) -> Processes:
+        made.append(Processes(perform, workers, 16, **options))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+def test_the_same_answers_inline_and_in_processes() -> None:
+    module = softmax()
+    layout = Layout.of(module)
+    start = layout.read(module)
+    trainer = Trainer(module, layout, blobs(), 8, 2)
+    commands = [
+        Train(start, range(7), 0.1, pull=0.3, anchor=start + 1, mask=(start > 0).float()),
+        Probe(start, 2),
+        Probe(start, 1, gradient=True),
+        Evaluate(start),
+    ]
+    pools: list[Pool] = [Inline(trainer.perform), Processes(trainer.perform, 2, layout.bytes)]
+    answers = []
+    for pool in pools:
+        tickets = [pool.submit(Job(command, 3, 0, 77), 0.0) for command in commands]
+        answers.append([pool.result(ticket) for ticket in reversed(tickets)])
+        pool.close()
+    for inline, process in zip(*answers, strict=True):
+        assert type(inline) is type(process)
+        for name in inline.__slots__:
+            one, other = getattr(inline, name), getattr(process, name)
+            assert torch.equal(one, other) if isinstance(one, Tensor) else one == other
+
+
+def test_models_larger_than_the_shared_lane_still_travel(processes: MakePool) -> None:
+    pool = processes(1)
+    large = torch.randn(100_000)
+    answer = pool.result(pool.submit(job(5, vector=large), 0.0))
+    assert isinstance(answer, Trained)
+    assert torch.equal(answer.vector, large * 2 + 105)
+
+
+def test_an_answer_is_not_overwritten_by_the_next_one(processes: MakePool) -> None:
+    pool = processes(1)
+    tickets = [pool.submit(job(device), 0.0) for device in (0, 1, 2)]
+    answers = [pool.result(ticket) for ticket in tickets]
+    assert [answer.vector[0].item() for answer in answers if isinstance(answer, Trained)] == [100, 101, 102]
+
+
+def test_workers_take_what_is_needed_first(processes: MakePool) -> None:
+    pool = processes(1)
+    busy = pool.submit(job(50), 0.0)  # occupies the only worker while the others are queued
+    late, soon = pool.submit(job(50), 20.0), pool.submit(job(50), 10.0)
+    pool.result(busy)
+    while not (pool.ready(soon) or pool.ready(late)):
+        pass
+    assert pool.ready(soon)
+    assert not pool.ready(late)
+
+
+def test_what_is_waited_for_overtakes_the_queue(processes: MakePool) -> None:
+    pool = processes(1)
+    pool.submit(job(50), 0.0)
+    tickets = [pool.submit(job(50), float(number)) for number in range(1, 6)]
+    pool.result(tickets[-1])
+    assert sum(pool.ready(ticket) for ticket in tickets[:-1]) <= 1
+
+
+def test_two_workers_work_side_by_side(processes: MakePool) -> None:
+    pool = processes(2)
+    tickets = [pool.submit(Job(Evaluate(torch.zeros(1)), 50, 0, 0), 0.0) for _ in range(2)]
+    answers = [pool.result(ticket) for ticket in tickets]
+    assert len({answer.loss for answer in answers if isinstance(answer, Evaluated)}) == 2  # two process ids
+
+
+def test_an_unwanted_result_is_dropped(processes: MakePool) -> None:
+    pool = processes(1)
+    running, queued = pool.submit(job(50), 0.0), pool.submit(job(13), 1.0)
+    pool.cancel(queued)
+    pool.cancel(running)
+    answer = pool.result(pool.submit(job(4), 2.0))
+    assert isinstance(answer, Trained)
+    assert answer.loss == 4
+    assert not pool._jobs
+    assert not pool._done
+    assert not pool._unwanted
+
+
+def test_an_unwanted_failure_is_nobodys(processes: MakePool) -> None:
+    pool = processes(1)
+    running = pool.submit(job(13), 0.0)
+    pool.cancel(running)
+    assert isinstance(pool.result(pool.submit(job(4), 2.0)), Trained)
+
+
+def test_cancelled_inline_work_is_never_done() -> None:
+    pool = Inline(perform)
+    pool.cancel(pool.submit(job(13), 0.0))
+    assert isinstance(pool.result(pool.submit(job(4), 0.0)), Trained)
+
+
+def check_failure(pool: Pool) -> None:
+    good, bad = pool.submit(job(4), 0.0), pool.submit(job(13), 0.0)
+    assert isinstance(pool.result(good), Trained)
+    with pytest.raises(DeviceError) as caught:
+        pool.result(bad)
+    message = str(caught.value)
+    assert "Train failed on device 13 (task 13, seed 113)" in message
+    assert "Traceback" in message
+    assert "RuntimeError: an unlucky device" in message
+    assert caught.value.job.device == 13
+
+
+def test_a_failure_shows_device_seed_and_traceback_inline() -> None:
+    check_failure(Inline(perform))
+
+
+def test_a_failure_shows_device_seed_and_traceback_from_a_process(processes: MakePool) -> None:
+    check_failure(processes(2))
+
+
+def test_a_killed_worker_is_an_error_and_not_a_hang(processes: MakePool) -> None:
+    pool = processes(2)
+    with pytest.raises(DeviceError, match=r"device 66 .*\n\nits worker process died \(exit code -9\)"):
+        pool.result(pool.submit(job(66), 0.0))
+
+
+def test_a_worker_killed_while_idle_is_an_error_and_not_a_hang(processes: MakePool) -> None:
+    pool = processes(1)
+    process = pool._workers[0].process
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join()
+    with pytest.raises(DeviceError, match=r"worker process died \(exit code -9\)"):
+        pool.result(pool.submit(job(4), 0.0))
+
+
+def test_what_cannot_be_sent_to_a_process_is_said_so(processes: MakePool) -> None:
+    with pytest.raises(DeviceError, match="cannot be sent to a worker process.*--workers inline"):
+        processes(1).submit(job(4, objective=lambda module, inputs, targets: targets), 0.0)
+
+
+def test_waiting_ends_when_the_user_asks_to_stop(processes: MakePool) -> None:
+    pool = processes(1, stopping=lambda: True)
+    with pytest.raises(Interrupted):
+        pool.result(pool.submit(job(50), 0.0))
+
+
+def test_long_waits_are_explained(processes: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedasmu.simulation.pool.PATIENCE", 0.0)
+    heard: list[int] = []
+    pool = processes(1, on_wait=lambda waited, seconds: heard.append(waited.device))
+    pool.submit(job(50), 0.0)
+    pool.result(pool.submit(job(4), 1.0))
+    assert set(heard) == {4}
+
+
+def test_closing_leaves_no_process_behind() -> None:
+    pool = Processes(perform, 2, 16)
+    pool.submit(job(50), 0.0)
+    pool.close()
+    assert not any(worker.process.is_alive() for worker in pool._workers)
+
+
+def test_timing_only_computes_nothing() -> None:
+    vector = torch.ones(3)
+    trained = timing_only(Train(vector, range(5), 0.1), 0, 0)
+    assert isinstance(trained, Trained)
+    assert trained.vector is vector
+    probed = timing_only(Probe(vector, 0, gradient=True), 0, 0)
+    assert isinstance(probed, Probed)
+    assert probed.gradient is not None
+    assert probed.gradient.tolist() == [0, 0, 0]
+
+
+class Fragile(nn.Linear):
+    """Fails to train on one example, which device 4 alone holds."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and (inputs[:, 0] == 1234).any():
+            raise RuntimeError("this example is poison")
+        return super().forward(inputs)
+
+
+def fragile() -> nn.Module:
+    return Fragile(20, 2)
+
+
+def poisoned() -> Any:
+    data = blobs()
+    data.train.inputs[data.shards[4][0], 0] = 1234
+    return data
+
+
+@pytest.mark.parametrize("workers", ["inline", 2])
+def test_a_failing_device_can_be_repeated_alone(workers: Any, tmp_path: Path) -> None:
+    experiment = Experiment(settings(engine="torch"), model=fragile, data=poisoned())
+    with pytest.raises(DeviceError, match="device 4 ") as caught:
+        experiment.run(tmp_path / "run", workers=workers)
+    command, device, seed = failure.read(tmp_path / "run")
+    assert (device, seed) == (4, caught.value.job.seed)
+    assert torch.equal(command.vector, caught.value.job.command.vector)
+    assert command.steps == caught.value.job.command.steps
+    assert f"seed {seed}" in str(caught.value)
+    with pytest.raises(RuntimeError, match="this example is poison"):
+        Experiment.of_run(tmp_path / "run", model=fragile, data=poisoned()).repeat_failure(tmp_path / "run")
+
+
+def test_there_may_be_no_failure_to_repeat(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no computation has failed there"):
+        failure.read(tmp_path)
+
+
+def test_a_command_with_a_local_function_is_not_kept(tmp_path: Path) -> None:
+    failure.save(job(1).command, 1, 2, tmp_path)
+    assert (tmp_path / failure.FOLDER).is_dir()
+    failure.save(job(1, objective=lambda module, inputs, targets: targets).command, 1, 2, tmp_path)
+    assert not (tmp_path / failure.FOLDER).exists()

@@ -1,0 +1,115 @@
+"""Tensors on disk, and what devices remember: a checkpoint's files are never overwritten or swept away too soon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedasmu import checkpoint
+from fedasmu.checkpoint import KEPT
+from fedasmu.shelf import Shelf
+from fedasmu.simulation.memories import Memories
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.randn(3, 4), torch.tensor(2.5), torch.zeros(0), torch.arange(5), torch.tensor([True, False]), torch.randn(4, 3).T],
+    ids=lambda tensor: f"{tuple(tensor.shape)} {tensor.dtype}",
+)
+def test_tensors_come_back_with_their_type_and_shape(tensor: torch.Tensor, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.put(3, tensor)
+    again = shelf.get(3)
+    assert again is not None
+    assert again.dtype == tensor.dtype
+    assert torch.equal(again, tensor)
+
+
+def test_a_shelf_knows_what_it_holds(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.put("a", torch.ones(1))
+    shelf.put("a", torch.zeros(1))
+    assert "a" in shelf
+    assert "b" not in shelf
+    assert len(shelf) == 1
+    assert shelf.get("b") is None
+
+
+def test_without_checkpoints_a_replaced_file_goes_at_once(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    for value in range(5):
+        shelf.put("a", torch.tensor([value]))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("pc"), st.integers(0, 3)), max_size=40))
+def test_every_kept_checkpoint_can_be_restored(tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[str, int]]) -> None:
+    """Also the one before the kept ones: the newest may not have reached the disk when the process was killed."""
+    directory = tmp_path_factory.mktemp("shelf")
+    shelf, now, saved = Shelf(directory), {}, []
+    for number, (move, key) in enumerate(moves):
+        if move == "p":
+            shelf.put(key, torch.tensor([number]))
+            now[key] = number
+        else:
+            saved.append((shelf.state(), dict(now)))
+            for state, expected in saved[-KEPT - 1 :]:
+                restored = Shelf(directory)
+                restored.restore(state)
+                found = {key: int(restored.get(key)) for key in range(4) if key in restored}  # type: ignore[arg-type]
+                assert found == expected
+    assert len(list(directory.iterdir())) <= 4 * (KEPT + 2)  # and what nobody needs is swept away
+
+
+def memories(tmp_path: Path) -> Memories:
+    return Memories(Shelf(tmp_path))
+
+
+def test_a_memory_counts_once_it_is_put_back(tmp_path: Path) -> None:
+    kept = memories(tmp_path)
+    kept.put(1, {"n": 1, "list": [1, {"deep": 2}], "vector": torch.ones(3), "nested": {"vector": torch.ones(2)}})
+    memory = kept.get(1)
+    memory["n"] = 2
+    memory["list"][1]["deep"] = 3
+    memory["vector"].zero_()
+    memory["nested"]["vector"].zero_()
+    again = kept.get(1)
+    assert again["n"] == 1
+    assert again["list"] == [1, {"deep": 2}]
+    assert again["vector"].tolist() == [1, 1, 1]
+    assert again["nested"]["vector"].tolist() == [1, 1]
+
+
+def test_what_a_device_forgets_is_forgotten(tmp_path: Path) -> None:
+    kept = memories(tmp_path)
+    kept.put(1, {"n": 1, "vector": torch.ones(3)})
+    kept.put(1, {"n": 1})
+    assert kept.get(1) == {"n": 1}
+    kept.put(1, {})
+    assert kept.get(1) == {}
+    assert kept.get(2) == {}
+
+
+def test_memories_survive_a_checkpoint_exactly(tmp_path: Path) -> None:
+    kept = memories(tmp_path)
+    kept.put(1, {"counts": {3: 1, 4: 2}, "pair": (1, 2.0), "vector": torch.ones(3)})
+    kept.put(70_000, {"n": 5})
+    checkpoint.write(kept.state(), tmp_path / "checkpoint")
+    restored = memories(tmp_path)
+    restored.restore(checkpoint.read(tmp_path / "checkpoint"))
+    memory = restored.get(1)
+    assert memory.pop("vector").tolist() == [1, 1, 1]
+    assert memory == {"counts": {3: 1, 4: 2}, "pair": (1, 2.0)}
+    assert restored.get(70_000) == {"n": 5}
+
+
+def test_devices_that_remember_nothing_take_no_room(tmp_path: Path) -> None:
+    kept = memories(tmp_path)
+    for device in range(100):
+        kept.put(device, {})
+    assert kept.state()["values"] == {}
