@@ -10,6 +10,10 @@ from typing import Any
 
 from torch import nn
 
+# A layer of more weights than this leaves the second-level cache, where the engine reads them again for every block of
+# samples; PyTorch reads them once a batch. Measured: docs/explanation/engine.md.
+MOST_WEIGHTS = 2**20
+
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]  # top, left, bottom, right
 
@@ -64,7 +68,8 @@ class Chain:
         if add is None or (any(self._border) and type(module) is not nn.Conv2d):
             raise self.unknown(type(module).__name__)
         self.length += 1
-        if problem := add(self, module):
+        problem = _too_wide(module) or add(self, module)
+        if problem:
             raise Unsupported(f"layer {self.length} ({type(module).__name__}) {problem}")
 
     def unknown(self, name: str) -> Unsupported:
@@ -158,6 +163,11 @@ _MODULES: dict[type[nn.Module], Callable[[Chain, Any], str | None]] = {
     nn.Dropout: Chain._dropout,
     nn.Identity: Chain._identity,
 }
+
+
+def _too_wide(module: nn.Module) -> str | None:
+    weights = module.weight.numel() if isinstance(module, nn.Conv2d | nn.Linear) else 0
+    return f"has {weights:,} weights: PyTorch is faster for layers this wide" if weights > MOST_WEIGHTS else None
 
 
 def _pair(size: Any) -> Pair:

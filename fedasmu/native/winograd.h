@@ -65,7 +65,7 @@ template <int L, int R, class At> void winograd_pack(Index outputs, Index depth,
   });
 }
 
-constexpr Index kStrip = 8;  // tiles at a time: their transforms fit in the second-level cache
+constexpr Index kStrip = 16;  // tiles at a time: their transforms fit in the second-level cache
 
 // One more vector a plane: planes a multiple of 4 KiB apart would fight for the same lines of the first-level cache.
 inline Index winograd_plane(Index channels, Index lanes) { return (kStrip * channels + 1) * lanes; }
