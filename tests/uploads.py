@@ -22,7 +22,15 @@ def federation(
     work = Workload(10, 5, 2)
     sizes = (layout.size, layout.trainable)
     return Federation(
-        0, examples, *sizes, 3, Shelf(directory), layout, budget, lambda device: work, lambda device: (1.0, 1.0, 1.0)
+        0,
+        examples,
+        *sizes,
+        3,
+        Shelf(directory),
+        layout,
+        budget,
+        lambda device: work,
+        lambda device: (1.0, 1.0 + device, 1.0),
     )
 
 

@@ -45,12 +45,11 @@ class Replace(Aggregator):
     def __init__(self, settings: AsoFed, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
         self.seen = 0  # examples of all devices seen so far
-        self.delays: dict[int, list[int]] = {}  # device -> uploads, total staleness
+        self.typical = median(sum(federation.seconds(device)) for device in range(federation.devices))
 
     def brief(self, device: int) -> Mapping[str, Any]:
-        means = {known: total / uploads for known, (uploads, total) in self.delays.items()}
-        pace = rate(means[device], median(means.values())) if device in means else 1.0
-        return {"rate": pace, "trainable": self.federation.trainable}
+        delay = sum(self.federation.seconds(device))
+        return {"rate": rate(delay, self.typical), "trainable": self.federation.trainable}
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
@@ -58,8 +57,6 @@ class Replace(Aggregator):
         last, examples = shelf.get(device), self.federation.examples[device]
         if last is None:  # first contact
             last, self.seen = upload.base.vector, self.seen + examples
-        count, total = self.delays.get(device, (0, 0))
-        self.delays[device] = [count + 1, total + upload.staleness]
         shelf.put(device, vector)
         weight = examples / self.seen
         return Aggregate(self._learn_features(torch.add(current.vector, vector - last, alpha=weight)), [weight])
@@ -72,11 +69,10 @@ class Replace(Aggregator):
         return vector
 
     def state(self) -> dict[str, Any]:
-        return {"seen": self.seen, "delays": self.delays, "shelf": self.federation.shelf.state()}
+        return {"seen": self.seen, "shelf": self.federation.shelf.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.seen = state["seen"]
-        self.delays = {int(device): counts for device, counts in state["delays"].items()}
         self.federation.shelf.restore(state["shelf"])
 
 
