@@ -19,7 +19,7 @@ BORDER = 4  # pixels of zeros on each side
 
 
 def augment(images: Tensor, how: str, seed: int) -> Tensor:
-    """Each of the images (n, channels, height, width) cut out of its bordered self; half of them mirrored by "crop+flip"."""
+    """Each image of (n, channels, height, width) cut out of its bordered self; with "crop+flip", half are mirrored."""
     count, channels, height, width = images.shape
     generator = torch.Generator().manual_seed(seed)
     top, left = torch.randint(2 * BORDER + 1, (2, count, 1), generator=generator)
@@ -36,7 +36,5 @@ def augmented(
     """The examples of these batches alone, augmented, and where each batch is among them."""
     inputs = [augment(examples.inputs[batch], how, seed) for batch, seed in zip(batches, seeds, strict=True)]
     order = torch.cat(list(batches))
-    sizes = [len(batch) for batch in batches]
-    return replace(examples, inputs=torch.cat(inputs), targets=examples.targets[order]), list(
-        torch.arange(len(order)).split(sizes)
-    )
+    places = torch.split(torch.arange(len(order)), [len(batch) for batch in batches])
+    return replace(examples, inputs=torch.cat(inputs), targets=examples.targets[order]), list(places)
