@@ -22,7 +22,7 @@ trees = st.recursive(
 )
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(trees)
 def test_plain_trees_come_back_exactly(tree: Any) -> None:
     tensors: dict[str, torch.Tensor] = {}

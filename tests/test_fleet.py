@@ -168,8 +168,7 @@ def test_an_unreliable_fleet_reaches_the_end(method: str, run: Run) -> None:
     result = run(
         algorithm={"name": method},
         timing_only=True,
-        data={"per_device": 60},
-        fleet={"preset": "unreliable", "devices": 10, "dropout": 0.4, "cycle": 20.0},
+        fleet={"preset": "unreliable", "dropout": 0.4, "cycle": 20.0, "seconds_per_sample": 0.001},
         stop={"uploads": 300},
     )
     assert result.summary["uploads"] == 300

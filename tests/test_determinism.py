@@ -1,0 +1,379 @@
+"""The same seed gives the same bytes: on any number of workers, and however often the run was killed and resumed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Run, blobs, outputs, settings, softmax
+from torch import nn
+
+from fedasmu import Experiment, Result, checkpoint
+from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.fedasync import FedAsync, Mix
+from fedasmu.errors import Interrupted, UserError
+from fedasmu.protocol import Fetch, Memory, Poll, Probe, Report, Session, Task, Train, Workload
+from fedasmu.schedule import Periodic
+from fedasmu.simulation.simulator import Simulator
+
+ROOT = Path(__file__).parent.parent
+RESTLESS = {"jitter": 0.3, "dropout": 0.15, "availability": 0.8, "cycle": 40.0}
+
+
+class CuriousLearner(Learner):
+    """Everything that a session may do: trains in pieces, probes, asks twice, polls, and remembers tensors."""
+
+    def train(self, task: Task, work: Workload, memory: Memory) -> Session:
+        half = work.steps // 2
+        trained = yield Train(task.model.vector, range(half), task.lr)
+        before = yield Probe(trained.vector, half)
+        fresh, vector = (yield Fetch()), trained.vector
+        if fresh is not None:
+            vector = torch.lerp(vector, fresh.vector, 0.5)
+        again = yield Fetch()
+        if again is not None:
+            raise AssertionError("a task is answered once")
+        gradient = (yield Probe(vector, half, gradient=True)).gradient
+        pressed = yield Poll()
+        last = memory.get("last", torch.zeros_like(vector))
+        rest = yield Train(vector - 0.01 * gradient.norm() * last, range(half, work.steps), task.lr)
+        memory["last"] = rest.vector - vector
+        memory["seen"] = {**memory.get("seen", {}), task.id: (before.loss, pressed)}
+        if len(memory["seen"]) > 3:
+            memory.clear()
+        return Report(rest.vector, work.examples, rest.loss, {"before": before.loss, "tasks": len(memory)})
+
+
+class Curious(Algorithm):
+    """Asynchronous mixing with a device half that uses every command."""
+
+    kind = "asynchronous"
+    name: str = "curious"
+    max_staleness: int | None = 8
+
+    @property
+    def pull_beyond(self) -> int | None:
+        return 6
+
+    def schedule(self, pace: Pace) -> Periodic:
+        return Periodic(pace.count, pace.limit)
+
+    def aggregator(self, federation: Federation) -> Aggregator:
+        return Several(FedAsync())
+
+    def learner(self) -> Learner:
+        return CuriousLearner()
+
+
+class Several(Mix):
+    """Mixes whatever has arrived, one upload after the other."""
+
+    def aggregate(self, current: Any, uploads: Any) -> Any:
+        for upload in uploads:
+            made = super().aggregate(current, [upload])
+            current = type(current)(current.version, made.vector)
+        return type(made)(current.vector, [made.weights[0]] * len(uploads))
+
+
+def regularised() -> nn.Module:
+    """Dropout and BatchNorm: random numbers and statistics to keep apart."""
+    return nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8, momentum=None), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 2))
+
+
+LOCAL = {"batch": 15, "epochs": 3}  # BatchNorm cannot train on one example: no shard may leave a batch of one
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"local": LOCAL, "algorithm": {"name": "fedavg"}},
+    "fedasync": {"local": LOCAL, "algorithm": {"name": "fedasync", "staleness": "hinge", "max_staleness": 6}},
+    "curious": {"local": LOCAL, "algorithm": {"name": "test_determinism:Curious"}},
+}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+def test_any_number_of_workers_gives_the_same_bytes(method: dict[str, Any], run: Run) -> None:
+    expected = outputs(run("inline", model=regularised, fleet=RESTLESS, **method))
+    assert len(expected["events.jsonl"]) > 1000
+    for workers in (1, 2, 3):
+        assert outputs(run(workers, model=regularised, fleet=RESTLESS, **method)) == expected, f"{workers} workers"
+
+
+def test_the_native_engine_gives_the_same_bytes_on_any_number_of_workers(run: Run) -> None:
+    expected = outputs(run("inline"))
+    assert outputs(run(2)) == expected
+
+
+def test_another_seed_gives_another_run(run: Run) -> None:
+    one, other = outputs(run(seed=0)), outputs(run(seed=1))
+    assert all(one[name] != other[name] for name in one)
+
+
+def test_a_run_does_not_depend_on_what_ran_before_it(run: Run) -> None:
+    first = outputs(run(model=regularised, local=LOCAL))
+    torch.manual_seed(99)
+    random.seed(99)
+    run(model=regularised, local=LOCAL, seed=3)
+    assert outputs(run(model=regularised, local=LOCAL)) == first
+
+
+# --- killed and resumed
+
+
+def an_experiment(method: str = "curious", **changes: Any) -> Experiment:
+    table = settings(fleet=RESTLESS, **{**METHODS[method], "checkpoint_seconds": 1e-9, **changes})
+    return Experiment(table, model=regularised, data=blobs())
+
+
+def whole(directory: Path, method: str = "curious") -> dict[str, bytes]:
+    return outputs(an_experiment(method, checkpoint_seconds=1e9).run(directory))
+
+
+def resume(directory: Path, workers: Any = "inline", **options: Any) -> Result:
+    experiment = Experiment.of_run(directory, model=regularised, data=blobs())
+    return experiment.run(directory, workers=workers, resume=True, **options)
+
+
+def in_a_child(work: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    return child
+
+
+def die_at(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, but its so manieth call ends the process as SIGKILL does."""
+    calls = 0
+
+    def deadly(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+
+    return deadly
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_again_and_again_while_it_writes(method: str, tmp_path: Path) -> None:
+    """Every fsync, rename and removal of the checkpoints is a moment to die at; the run must crawl to the same end."""
+    expected = whole(tmp_path / "whole", method)
+    moments = random.Random(1)
+
+    def attempt(first: bool) -> None:
+        place = moments.choice(["os.fsync", "shutil.rmtree", "Path.rename"])
+        target = Path if place == "Path.rename" else sys.modules[place.partition(".")[0]]
+        name = place.partition(".")[2]
+        setattr(target, name, die_at(deaths, getattr(target, name)))
+        if first:
+            an_experiment(method).run(tmp_path / "run")
+        else:
+            resume(tmp_path / "run")
+
+    ends = []
+    for deaths in (5, 30, 80, 160, 90, 200):
+        child = in_a_child(lambda: attempt(not (tmp_path / "run" / "config.toml").exists()))
+        child.join()
+        ends.append(child.exitcode)
+        moments.random()
+    assert ends.count(-signal.SIGKILL) >= 3
+    assert outputs(resume(tmp_path / "run")) == expected
+
+
+def test_killed_at_random_moments_with_two_workers(tmp_path: Path) -> None:
+    expected = whole(tmp_path / "whole")
+    moments = random.Random(2)
+    killed = 0
+    for attempt in range(5):
+        start = (lambda: resume(tmp_path / "run", 2)) if attempt else (lambda: an_experiment().run(tmp_path / "run", workers=2))
+        child = in_a_child(start)
+        wait_for(lambda: (tmp_path / "run" / "checkpoint").exists() or not child.is_alive())
+        child.join(moments.uniform(0.05, 0.4))
+        killed += child.is_alive()
+        child.kill()
+        child.join()
+    assert killed >= 2
+    assert outputs(resume(tmp_path / "run", 3)) == expected
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.01)
+
+
+def interrupted(directory: Path, uploads: int, method: str = "curious", **changes: Any) -> None:
+    """A run that was stopped by Ctrl-C after so many uploads."""
+
+    def stop(simulator: Simulator) -> None:
+        if simulator.server.counters.received == uploads:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        an_experiment(method, **changes).run(directory, observe=stop)
+
+
+@pytest.mark.parametrize("uploads", [1, 17, 59])
+def test_interrupted_and_resumed(uploads: int, tmp_path: Path) -> None:
+    expected = whole(tmp_path / "whole")
+    interrupted(tmp_path / "run", uploads, checkpoint_seconds=1e9)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert outputs(resume(tmp_path / "run")) == expected
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_interrupted_while_it_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = whole(tmp_path / "whole")
+    interrupted(tmp_path / "run", 20)
+    before = sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir())
+    replay, calls = Simulator._replay, []
+
+    def once(self: Simulator, *arguments: Any) -> None:
+        calls.append(self)
+        if len(calls) > 1:
+            raise Interrupted
+        replay(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulator, "_replay", once)
+        with pytest.raises(Interrupted):
+            resume(tmp_path / "run")
+    assert len(calls) == 2
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir()) == before
+    assert outputs(resume(tmp_path / "run")) == expected
+
+
+def damage(path: Path) -> None:
+    state = (path / "state.json").read_bytes()
+    (path / "state.json").write_bytes(state[: len(state) // 2])
+
+
+def checkpoints(run: Path) -> list[Path]:
+    return sorted(path for path in (run / "checkpoint").iterdir() if path.name.isdigit())
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    expected = whole(tmp_path / "whole")
+    interrupted(tmp_path / "run", 30)
+    newest = checkpoints(tmp_path / "run")[-1]
+    damage(newest)
+    said: list[str] = []
+    assert outputs(resume(tmp_path / "run", say=said.append)) == expected
+    assert any("damaged checkpoint" in message and newest.name in message for message in said)
+
+
+def test_when_all_checkpoints_are_damaged_nothing_is_touched(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", 30)
+    for path in checkpoints(tmp_path / "run"):
+        damage(path)
+    before = (tmp_path / "run" / "events.jsonl").read_bytes()
+    with pytest.raises(UserError, match="no checkpoint can be read"):
+        resume(tmp_path / "run")
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+
+
+def test_events_that_a_checkpoint_knows_of_must_be_there(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", 30)
+    (tmp_path / "run" / "events.jsonl").write_bytes(b"")
+    with pytest.raises(UserError, match=r"events\.jsonl: shorter than the checkpoint"):
+        resume(tmp_path / "run")
+
+
+def test_a_run_without_a_checkpoint_starts_anew(tmp_path: Path) -> None:
+    expected = whole(tmp_path / "whole")
+    interrupted(tmp_path / "run", 30)
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    assert outputs(resume(tmp_path / "run")) == expected
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    result = an_experiment().run(tmp_path / "run")
+    before = {path: path.read_bytes() for path in result.directory.iterdir() if path.is_file()}
+    said: list[str] = []
+    resume(tmp_path / "run", say=said.append)
+    assert said == [f"{tmp_path / 'run'} is finished already"]
+    assert {path: path.read_bytes() for path in result.directory.iterdir() if path.is_file()} == before
+
+
+def test_checkpoints_hold_what_is_in_flight_and_not_the_fleet(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", 40, "fedasync")
+    state = checkpoint.read(checkpoints(tmp_path / "run")[-1])
+    assert len(state["server"]["models"]) <= 6
+    assert len(state["runs"]) <= 5
+
+
+# --- the same from the command line
+
+
+def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return [sys.executable, "-m", "fedasmu", *arguments], {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"}
+
+
+def recipe(directory: Path) -> str:
+    (directory / "recipe.toml").write_text(
+        """
+        model = "test_determinism:regularised"
+        checkpoint_seconds = 0.05
+        [data]
+        name = "conftest:blobs"
+        [fleet]
+        jitter = 0.3
+        dropout = 0.15
+        [pacing]
+        period = 1.0
+        max_in_flight = 5
+        [local]
+        epochs = 4
+        batch = 15
+        [algorithm]
+        name = "test_determinism:Curious"
+        [evaluate]
+        every = 5
+        [stop]
+        uploads = 400
+        """
+    )
+    return str(directory / "recipe.toml")
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    line, environment = command(*arguments)
+    return subprocess.Popen(line, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_a_killed_and_an_interrupted_command_end_in_the_same_bytes(tmp_path: Path) -> None:
+    run, file = tmp_path / "run", recipe(tmp_path)
+    expected = outputs(Experiment.from_toml(file).run(tmp_path / "whole"))
+
+    victim = start("run", file, "--workers", "2", "--out", str(run))
+    wait_for(lambda: lines(run / "metrics.csv") > 10)
+    victim.kill()
+    assert victim.wait() == -signal.SIGKILL
+
+    reached = lines(run / "metrics.csv")
+    stopped = start("run", "--resume", str(run), "--workers", "2")
+    wait_for(lambda: lines(run / "metrics.csv") > reached + 5)
+    stopped.send_signal(signal.SIGINT)
+    output = stopped.communicate()[0]
+    assert stopped.returncode == 130, output
+    assert f"fedasmu run --resume {run}" in output
+    assert "Traceback" not in output
+
+    last = start("run", "--resume", str(run), "--workers", "1")
+    output = last.communicate()[0]
+    assert last.returncode == 0, output
+    assert outputs(Result(run)) == expected
