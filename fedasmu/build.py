@@ -52,17 +52,17 @@ class Build:
         self.native: Network | None = None
         if self.data is not None:
             _check_forward(self.module, self.data)
+            altered = "" if config.data.augment == "none" else f"; fed with images altered by {config.data.augment}"
+            if altered and len(shape) != 3:
+                raise UserError(f"data.augment = {config.data.augment!r}: alters images, but the data are {shape}")
             self.native, engine = native_network(config.engine, self.module, self.layout, shape, config.device)
-            augment = config.data.augment
-            if augment != "none" and len(shape) != 3:
-                raise UserError(f"data.augment = {augment!r}: it alters images, but the data have shape {shape}")
-            # Either engine is handed the altered batches, so augmentation does not decide which one trains.
-            say(engine if augment == "none" else f"{engine}; fed with images altered by {augment}")
+            say(engine + altered)
 
     def trainer(self) -> Trainer:
         assert self.data is not None
         local = self.config.local
-        return Trainer(self.module, self.layout, self.data, local.batch, local.epochs, self.config.device, self.native)
+        work, engines = (local.batch, local.epochs), (self.config.device, self.native)
+        return Trainer(self.module, self.layout, self.data, *work, *engines, self.config.data.augment)
 
     def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
         if self.config.timing_only:

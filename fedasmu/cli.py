@@ -1,17 +1,18 @@
-"""The command line: run | list | data."""
+"""The command line: run | compare | sweep | report | reproduce | list | data."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedasmu import __version__
+from fedasmu.commands import console, recipe_path, reporting, say, split, study, worker_count
 from fedasmu.errors import DeviceError, Interrupted, UserError
 
 app = typer.Typer(
@@ -25,7 +26,11 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Find, download and look at data sets.")
 app.add_typer(data_app, name="data")
-console = Console()
+data_app.command(epilog=split.EXAMPLE)(split.show)
+app.command(epilog=study.COMPARE_EXAMPLES)(study.compare)
+app.command(epilog=study.SWEEP_EXAMPLES)(study.sweep)
+app.command(epilog=study.REPRODUCE_EXAMPLES)(study.reproduce)
+app.command(epilog=reporting.REPORT_EXAMPLES)(reporting.report)
 
 
 def main() -> None:
@@ -61,6 +66,8 @@ RUN_EXAMPLES = """
 
   fedasmu run quickstart --set fleet.preset=het110 --set stop.uploads=1000 --seed 3
 
+  fedasmu run lenet-cifar-10 --budget 0.1 --set fleet.preset=wireless175
+
   fedasmu run --resume runs/quickstart
 
 [bold]Metrics[/bold] (metrics.csv, one line an evaluation)
@@ -84,6 +91,9 @@ def run(
         str, typer.Option(metavar="N|inline", help="Worker processes; inline: all in this one, for a debugger.")
     ] = "",
     seed: Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run directory; runs/<name> unless given.")
     ] = None,
@@ -94,11 +104,14 @@ def run(
     """Train a federated model on a simulated fleet."""
     if bool(recipe) == (resume is not None):
         raise UserError("give either a recipe or --resume DIR; for instance: fedasmu run quickstart")
-    if resume is not None and (overrides or seed is not None or out is not None or overwrite):
-        raise UserError("--resume goes on with the run as it is: --set, --seed, --out and --overwrite do not apply")
+    if resume is not None and (overrides or overwrite or any(one is not None for one in (seed, budget, out))):
+        raise UserError(
+            "--resume goes on with the run as it is: --set, --seed, --budget, --out and --overwrite do not apply"
+        )
     if repeat_failure and resume is None:
         raise UserError("--repeat-failure goes with --resume DIR: which run's failure?")
-    count = _workers(workers)
+    count = worker_count(workers)
+    from fedasmu.config import load
     from fedasmu.experiment import Experiment
     from fedasmu.failure import FOLDER
     from fedasmu.progress import Live
@@ -112,7 +125,8 @@ def run(
             return
     else:
         seeds = [] if seed is None else [f"seed={seed}"]
-        experiment = Experiment.from_toml(_recipe(recipe), [*(overrides or []), *seeds])
+        config = load(recipe_path(recipe), [*(overrides or []), *seeds])
+        experiment = Experiment(config if budget is None else config.scaled(budget))
     directory = resume or out or Path("runs") / experiment.config.name
     live = Live(console, experiment.config.stop.uploads)
     try:
@@ -126,47 +140,19 @@ def run(
                 say=live.say,
             )
     except Interrupted:
-        _say(f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}")
+        say(f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}")
         raise typer.Exit(130) from None
     except DeviceError as error:
         kept = (directory / FOLDER).is_dir()
         way, option = ("alone", "--repeat-failure") if kept else ("in one process", "--workers inline")
         raise DeviceError(error.job, f"{error}\n\nrepeat it {way}: fedasmu run --resume {directory} {option}") from None
     console.print(table(result))
-    _say(f"run directory: {directory}")
+    say(f"run directory: {directory}")
     if not experiment.config.timing_only:
-        _say(f"curve:         {draw_curve(result, directory / 'accuracy.png')}")
+        say(f"curve:         {draw_curve(result, directory / 'accuracy.png')}")
 
 
-def _say(line: str) -> None:
-    """A line that holds a path or a command: never broken, so that it can be copied."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _workers(text: str) -> Any:
-    import os
-
-    if text == "inline":
-        return "inline"
-    if not text:
-        return max(1, len(os.sched_getaffinity(0)))
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"--workers {text}: must be a number, 1 or more, or inline")
-    return int(text)
-
-
-def _recipe(name: str) -> Path:
-    """A path, or the name of a recipe that comes with the package."""
-    path, packaged = Path(name), RECIPES / f"{name}.toml"
-    if not path.is_file() and packaged.is_file():
-        return packaged
-    if not path.is_file():
-        raise UserError(f"{name}: no such recipe file, nor a name from `fedasmu list recipes`")
-    return path
-
-
-RECIPES = Path(__file__).parent / "recipes"
-What = Literal["methods", "models", "datasets", "recipes", "fleets"]
+What = Literal["methods", "models", "datasets", "recipes", "fleets", "keys"]
 
 
 @app.command("list", epilog="[bold]Example[/bold]  fedasmu list methods --json")
@@ -174,7 +160,7 @@ def list_(
     what: Annotated[What, typer.Argument(help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show the methods, models, data sets, recipes or fleets there are."""
+    """Show the methods, models, data sets, recipes, fleets or keys of a recipe there are."""
     from fedasmu.listing import LISTINGS
 
     rows = LISTINGS[what]()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Rows = list[dict[str, Any]]
 
@@ -57,10 +61,49 @@ def fleets() -> Rows:
     ]
 
 
+def keys() -> Rows:
+    """Every key of a recipe but those of [algorithm], which are the method's own."""
+    from fedasmu.config import Config
+
+    return list(_keys(Config, ""))
+
+
+def _keys(section: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
+    for name, schema in section.model_json_schema()["properties"].items():
+        inner = section.model_fields[name].annotation
+        if name == "algorithm":
+            continue
+        if isinstance(inner, type) and hasattr(inner, "model_fields"):
+            yield from _keys(inner, f"{prefix}{name}.")
+        else:
+            default = json.dumps(schema["default"]).replace("null", "none").replace("Infinity", "inf")
+            about = schema.get("description", "")
+            yield {"key": prefix + name, "default": default, "allowed": _allowed(schema), "meaning": about}
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    """A JSON schema in a few words: what kind of value, and within which limits."""
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    return _kind(schema) + "".join(f", {sign} {schema[limit]}" for limit, sign in signs.items() if limit in schema)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_allowed(one) for one in schema["anyOf"])
+    if "enum" in schema or "const" in schema:
+        return ", ".join(json.dumps(one) for one in schema.get("enum", [schema.get("const")]))
+    if schema["type"] == "array":
+        inner = schema["items"] if "items" in schema else schema["prefixItems"][0]
+        return f"list of {_allowed(inner)}"
+    words = {"integer": "whole number", "string": "text", "boolean": "true, false", "null": "none"}
+    return str(schema.get("format") or words.get(schema["type"], schema["type"]))
+
+
 LISTINGS: dict[str, Callable[[], Rows]] = {
     "methods": methods,
     "models": models,
     "datasets": datasets,
     "recipes": recipes,
     "fleets": fleets,
+    "keys": keys,
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +66,20 @@ class Result:
     def summary(self) -> dict[str, Any]:
         return json.loads((self.directory / "summary.json").read_text())  # type: ignore[no-any-return]
 
+    @cached_property
+    def fresh_bytes(self) -> int:
+        """Downloaded as fresh models in the middle of a training, out of all that was downloaded."""
+        sent = sum(line["event"] == "fetch" and line["fresh"] is not None for line in self.events)
+        return sent * self._model_bytes if sent else 0
+
+    @cached_property
+    def _model_bytes(self) -> int:
+        from safetensors import safe_open
+
+        with safe_open(self.directory / "model.safetensors", framework="np") as file:
+            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+        return 4 * sum(math.prod(map(int, shape)) for shape in shapes)
+
     @property
     def accuracy(self) -> float:
         """The mean of the last 20 evaluations: a single one swings with the devices that the server met last."""
@@ -78,3 +93,11 @@ class Result:
         """Virtual seconds until an evaluation first reached this accuracy; None if none did."""
         reached = np.flatnonzero(self.curve["accuracy"] >= target)
         return float(self.curve["time"][reached[0]]) if len(reached) else None
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"local": {"lr": 0.1}} -> {"local.lr": 0.1}"""
+    pairs: dict[str, Any] = {}
+    for key, value in table.items():
+        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return pairs

@@ -14,8 +14,8 @@ from fedasmu.data.augment import augmented
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
-from fedasmu.protocol import Computation, Evaluated, Objective, Probe, Probed, Train, Trained, Workload
 from fedasmu.native import Network, Unsupported
+from fedasmu.protocol import Computation, Evaluated, Objective, Probe, Probed, Train, Trained, Workload
 from fedasmu.seeding import derive
 from fedasmu.vector import Layout
 

@@ -16,6 +16,7 @@ from fedasmu import config as recipes
 from fedasmu.algorithms import named
 from fedasmu.config import Config
 from fedasmu.errors import UserError
+from fedasmu.result import flat
 from fedasmu.study.variants import Variant
 
 STRAY = {"fleet.csv", "config.toml.part", ".writable", "error.txt"}  # of a run that was killed before it began
@@ -59,6 +60,7 @@ def cells(
     seeds: Iterable[int],
     out: Path,
     overrides: Sequence[str] = (),
+    budget: float | None = None,
     tuned: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Cell]:
     """The grid, seed by seed, so that all methods can be compared as soon as the first seed is done."""
@@ -74,6 +76,7 @@ def cells(
             changes = [*overrides, *found, *variant.changes, f"seed={seed}"]
             whole = recipes.override(_with_method(table, variant.method), changes)
             config = recipes.parse(whole, source=f"{recipe.name} with {variant.label}")
+            config = config if budget is None else config.scaled(budget)
             grid.append(Cell(variant.label, seed, config, out / variant.label / f"seed-{seed}"))
     return grid
 
@@ -95,14 +98,6 @@ def _same_class(one: str, other: str) -> bool:
         return named(one) is named(other)
     except ValueError:
         return False
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"local": {"lr": 0.1}} -> {"local.lr": 0.1}"""
-    pairs: dict[str, Any] = {}
-    for key, value in table.items():
-        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return pairs
 
 
 def differences(there: Config, wanted: Config) -> list[str]:

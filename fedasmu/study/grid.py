@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -26,15 +25,10 @@ Tell = Callable[[tuple[str, Any]], None]
 REPORT_EVERY = 0.5  # seconds between two reports of a cell
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of the cells that were not finished already."""
-
-    failed: dict[Cell, str] = field(default_factory=dict)  # with the reason
-    left: int = 0  # not begun, or stopped on the way
+Failures = list[tuple[Cell, str]]  # with the reason
 
 
-def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool = False) -> Outcome:
+def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool = False) -> Failures:
     """Run what is not finished. Raises `Interrupted` when the user stops it; everything so far is kept."""
     standing = {cell.directory: cell.standing(overwrite) for cell in cells}  # refuses before anything starts
     due = [cell for cell in cells if standing[cell.directory] != "finished"]
@@ -45,8 +39,8 @@ def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool =
         return _Crew(due, resume, workers, board, stopping).work()
 
 
-def _one_by_one(due: Sequence[Cell], resume: dict[Any, bool], board: Board, stopping: threading.Event) -> Outcome:
-    failed: dict[Cell, str] = {}
+def _one_by_one(due: Sequence[Cell], resume: dict[Any, bool], board: Board, stopping: threading.Event) -> Failures:
+    failed: Failures = []
     for cell in due:
         if stopping.is_set():
             raise Interrupted
@@ -56,8 +50,8 @@ def _one_by_one(due: Sequence[Cell], resume: dict[Any, bool], board: Board, stop
         if kind == "stopped":
             raise Interrupted
         if kind == "failed":
-            failed[cell] = text
-    return Outcome(failed)
+            failed.append((cell, text))
+    return failed
 
 
 class _Crew:
@@ -75,9 +69,10 @@ class _Crew:
         self.board, self.stopping = board, stopping
         self.context: Any = multiprocessing.get_context(_start_method())
         self.busy: dict[Connection, tuple[Any, Cell]] = {}
-        self.outcome = Outcome()
+        self.failed: Failures = []
+        self.asked = False
 
-    def work(self) -> Outcome:
+    def work(self) -> Failures:
         try:
             while self.busy or (self.waiting and not self.stopping.is_set()):
                 while self.waiting and len(self.busy) < self.workers and not self.stopping.is_set():
@@ -93,7 +88,7 @@ class _Crew:
                 process.terminate()
         if self.stopping.is_set():
             raise Interrupted
-        return self.outcome
+        return self.failed
 
     def _start(self, cell: Cell) -> None:
         ours, theirs = self.context.Pipe(duplex=False)
@@ -119,13 +114,13 @@ class _Crew:
         process.join()
         self.board.ended(cell, kind)
         if kind == "failed":
-            self.outcome.failed[cell] = value
+            self.failed.append((cell, value))
 
     def _stop(self) -> None:
         """Ask once: a second request would end them before they have saved."""
-        for process, _ in self.busy.values():
-            if not hasattr(process, "asked"):
-                process.asked = True
+        if not self.asked:
+            self.asked = True
+            for process, _ in self.busy.values():
                 process.terminate()
 
 

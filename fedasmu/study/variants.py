@@ -31,15 +31,15 @@ class Variant:
     label: str
     method: str
     changes: tuple[str, ...] = ()  # as for --set
+    base: str = ""  # the label of the variant that this one was made from
 
     def changed(self, keys: Sequence[tuple[str, str]]) -> Variant:
         """This variant with further settings, which its label then shows."""
         if not keys:
             return self
         shown = [self.label, *(part for key, value in keys for part in (key.rpartition(".")[2], value))]
-        return replace(
-            self, label=slug("-".join(shown)), changes=(*self.changes, *(f"{key}={value}" for key, value in keys))
-        )
+        changes = (*self.changes, *(f"{key}={value}" for key, value in keys))
+        return replace(self, label=slug("-".join(shown)), changes=changes, base=self.label)
 
 
 def slug(text: str) -> str:

@@ -1,0 +1,43 @@
+"""The commands that read run directories: report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedasmu.commands import say, show_grid
+
+REPORT_EXAMPLES = """
+[bold]Examples[/bold]
+
+  fedasmu report runs/compare-quickstart
+
+  fedasmu report runs/base runs/het110 --out report --reference fedavg
+"""
+
+
+def report(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where it goes; report/ in the first DIR unless given.")
+    ] = None,
+    reference: Annotated[str, typer.Option(help="The method that the others are measured against.")] = "fedasmu",
+) -> None:
+    """Make tables and figures from run directories alone."""
+    from fedasmu.report import figures, latex, tables
+    from fedasmu.report.league import find, leagues
+
+    found = leagues(find(directories), reference)
+    out = out or directories[0] / "report"
+    out.mkdir(parents=True, exist_ok=True)
+    grids = [make(league) for league in found for make in (tables.main_table, tables.communication_table)]
+    (out / "tables.md").write_text("\n".join(grid.markdown() for grid in grids))
+    (out / "results.csv").write_text(tables.write_csv(found))
+    (out / "table.tex").write_text(latex.table(found))
+    figures.draw(found, out)
+    for league in found:
+        show_grid(tables.main_table(league))
+    for path in sorted(out.iterdir()):
+        say(str(path))

@@ -1,0 +1,239 @@
+"""The commands that make many runs of a recipe: compare, sweep and reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fedasmu.commands import RECIPES, console, recipe_path, say, show_grid, worker_count
+from fedasmu.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from fedasmu.study.cells import Cell
+    from fedasmu.study.grid import Failures
+    from fedasmu.study.variants import Variant
+
+COMPARE_EXAMPLES = """
+[bold]Examples[/bold]
+
+  fedasmu compare quickstart --methods fedasmu,fedavg,fedbuff --seeds 3 --out runs/three
+
+  fedasmu compare quickstart --methods "fedasync(alpha=0.9),plain=fedasync,fedbuff(size=5,local.lr=0.02)"
+
+  fedasmu compare quickstart --methods fedasync,fedbuff --vary fedasync.alpha=0.3,0.6,0.9 --vary local.lr=0.01,0.03
+
+[bold]Methods[/bold]
+
+  Names from `fedasmu list methods`, or the lists all, paper, ablation, slots. In brackets are settings: a method's own
+  by their name, those of another section of the recipe as section.key. label=method(...) gives it a name of your own.
+
+  Every run is DIR/<label>/seed-<k>, a run directory like any other. The same command again goes on where it stopped:
+  what is finished is not run again.
+"""
+
+Recipe = Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")]
+Methods = Annotated[str, typer.Option(metavar="LIST", help="Methods, see below; the recipe's own unless given.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
+]
+Seeds = Annotated[int, typer.Option(help="How many seeds.")]
+FirstSeed = Annotated[int, typer.Option(help="The first of them.")]
+Budget = Annotated[
+    float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
+]
+WorkerCount = Annotated[
+    str, typer.Option("--workers", metavar="N|inline", help="Runs at once; as many as there are cores unless given.")
+]
+Overwrite = Annotated[bool, typer.Option(help="Replace runs there that were made with other settings.")]
+
+
+def compare(
+    recipe: Recipe,
+    methods: Methods = "",
+    seeds: Seeds = 3,
+    first_seed: FirstSeed = 0,
+    vary: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=V1,V2", help="Every method with each of these values; repeatable.")
+    ] = None,
+    overrides: Set = None,
+    tuned: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The tuned.json of a `fedasmu sweep`: its best settings.")
+    ] = None,
+    budget: Budget = None,
+    workers: WorkerCount = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/compare-<recipe> unless given.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run several methods on several seeds, and end in one table."""
+    path, count = recipe_path(recipe), worker_count(workers)
+    from fedasmu.study.cells import cells
+    from fedasmu.study.sweep import read
+
+    chosen = _chosen(path, methods, vary or [], "--vary")
+    out = out or Path("runs") / f"compare-{path.stem}"
+    found = {} if tuned is None else read(tuned)
+    for variant in chosen if tuned else []:
+        if variant.label not in found:
+            say(f"{tuned} has no settings for {variant.label}: it runs with the recipe's")
+    grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found)
+    failed = run_grid(grid, count, overwrite)
+    show(grid)
+    say(f"runs: {out}")
+    report_failures(failed)
+
+
+SWEEP_EXAMPLES = """
+[bold]Examples[/bold]
+
+  fedasmu sweep quickstart --methods fedasync,fedbuff --grid local.lr=0.01,0.03 --grid fedasync.alpha=0.3,0.6
+
+  fedasmu compare quickstart --methods fedasync,fedbuff --tuned runs/sweep-quickstart/tuned.json
+
+A key is one of the recipe (local.lr), of every method that has it (algorithm.alpha), or of one method (fedasync.alpha).
+"""
+
+
+def sweep(
+    recipe: Recipe,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=V1,V2", help="A key and the values to try; repeatable.")
+    ] = None,
+    methods: Methods = "",
+    seeds: Seeds = 1,
+    first_seed: FirstSeed = 0,
+    overrides: Set = None,
+    budget: Budget = None,
+    workers: WorkerCount = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/sweep-<recipe> unless given.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Find the best settings of each method, on training data held out for it: never on the test data."""
+    path, count = recipe_path(recipe), worker_count(workers)
+    if not grid:
+        raise UserError("--grid: what is to be tried? For instance: --grid local.lr=0.01,0.03")
+    from fedasmu.study import sweep as tuning
+    from fedasmu.study.cells import cells
+
+    chosen = _chosen(path, methods, grid, "--grid")
+    out = out or Path("runs") / f"sweep-{path.stem}"
+    runs = cells(path, chosen, seed_range(seeds, first_seed), out, tuning.held_out(overrides or []), budget)
+    tuning.check(runs)
+    failed = run_grid(runs, count, overwrite)
+    results = tuning.tried(chosen, runs)
+    if results:
+        show_grid(tuning.table(results))
+        say(f"best settings: {tuning.write(results, recipe, out)}")
+    report_failures(failed)
+
+
+def _chosen(recipe: Path, methods: str, axes: list[str], option: str) -> list[Variant]:
+    from fedasmu.study import variants
+    from fedasmu.study.cells import own_method
+
+    named = variants.read(methods or own_method(recipe))
+    return variants.crossed(named, [variants.axis(text, option) for text in axes], option)
+
+
+def seed_range(count: int, first: int) -> range:
+    if count < 1 or first < 0:
+        raise UserError(f"--seeds {count} --first-seed {first}: there must be at least one seed, from 0 on")
+    return range(first, first + count)
+
+
+def run_grid(grid: list[Cell], workers: int | Literal["inline"], overwrite: bool = False) -> Failures:
+    """Run what is not finished."""
+    from fedasmu.study.board import Board
+    from fedasmu.study.grid import run
+
+    try:
+        return run(grid, workers, Board(console), overwrite)
+    except Interrupted:
+        say("stopped; everything so far is kept. The same command goes on from here.")
+        raise typer.Exit(130) from None
+
+
+def show(grid: list[Cell]) -> None:
+    from fedasmu.report.league import find, leagues
+    from fedasmu.report.tables import main_table
+
+    directories = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
+    for league in leagues(find(directories)) if directories else []:
+        show_grid(main_table(league))
+
+
+def report_failures(failed: Failures) -> None:
+    """A cell that failed makes the exit code 1."""
+    for cell, reason in failed:
+        say(f"failed: {cell}: {reason.strip().splitlines()[-1]} (all of it: {cell.directory / 'error.txt'})")
+    if failed:
+        raise typer.Exit(1)
+
+
+REPRODUCE_EXAMPLES = """
+[bold]Examples[/bold]
+
+  fedasmu reproduce table2 --budget small
+
+  fedasmu reproduce ablation --budget half --only lenet-cifar-10
+
+[bold]Studies[/bold]
+
+  table1, table2: the paper's tables. ablation, slots: parts of FedASMU. baselines: three more methods. bandwidth,
+  heterogeneity, devices: environments. sensitivity: FedASMU's settings.
+"""
+Name = Literal[
+    "table1",
+    "table2",
+    "ablation",
+    "slots",
+    "baselines",
+    "bandwidth",
+    "heterogeneity",
+    "devices",
+    "sensitivity",
+]
+
+
+def reproduce(
+    study: Annotated[Name, typer.Argument(help="Which of the paper's studies.")],
+    budget: Annotated[
+        Literal["small", "half", "full"], typer.Option(help="small: about 20 minutes a table on 2 cores.")
+    ] = "small",
+    only: Annotated[str, typer.Option(metavar="CELL,...", help="Only these of its recipes or environments.")] = "",
+    overrides: Set = None,
+    workers: WorkerCount = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/reproduce-<budget> unless given.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run one of the paper's studies, and set it beside the paper's figures and claims."""
+    count = worker_count(workers)
+    from fedasmu.study import reproduce as paper
+    from fedasmu.study.studies import BUDGETS, STUDIES
+
+    chosen, spend = STUDIES[study], BUDGETS[budget]
+    out = out or Path("runs") / f"reproduce-{budget}"
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    plan = paper.plan(chosen, spend, names, RECIPES, out, overrides or [])
+    say(f"{study}: {chosen.about}. Budget {budget}: {spend.about}.")
+    for part, reason in plan.left_out.items():
+        say(f"not run: {part.title}: {reason}")
+    failed = run_grid(plan.all_cells, count, overwrite)
+    found = paper.measured(plan)
+    grids = [paper.beside(chosen, study, part, league) for part, league in found.items()]
+    grids.append(paper.verdict_table(paper.verdicts(chosen, study, found)))
+    for grid in grids:
+        show_grid(grid)
+    out.mkdir(parents=True, exist_ok=True)
+    skipped = [f"Not run: {part.title}: {reason}.\n" for part, reason in plan.left_out.items()]
+    head = f"# {study}: {chosen.about}\n\nBudget {budget}: {spend.about}.\n"
+    (out / f"{study}.md").write_text("\n".join([head, *skipped, *(grid.markdown() for grid in grids)]))
+    say(f"runs: {out}\nthis report: {out / f'{study}.md'}")
+    report_failures(failed)

@@ -1,0 +1,226 @@
+"""Runs brought together: seeds of one method into a standing, methods on one task into a league.
+
+A task is everything but the method: model, data, fleet, pacing, budget. Two runs whose directory is <label>/seed-<k>
+are told apart by that label; others by their method and, where that is not enough, by the settings that differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedasmu.errors import UserError
+from fedasmu.result import Result, flat
+
+NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    result: Result
+    label: str
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return flat(self.result.config)
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings["seed"])
+
+    @cached_property
+    def task(self) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            sorted((key, str(value)) for key, value in self.settings.items() if not NOT_THE_TASK.fullmatch(key))
+        )
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a method reached an accuracy: the median over its seeds, where one that never did counts as infinity."""
+
+    median: float
+    reached: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method on one task, over its seeds."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    def values(self, key: str) -> list[float]:
+        return [float(run.result.summary[key]) for run in self.runs]
+
+    def mean(self, key: str) -> float:
+        return statistics.fmean(self.values(key))
+
+    @property
+    def accuracy(self) -> float:
+        return self.mean("accuracy")
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the final accuracy over the seeds; NaN for a single one."""
+        values = self.values("accuracy")
+        return statistics.stdev(values) if len(values) > 1 else math.nan
+
+    @property
+    def discarded(self) -> float:
+        return self.mean("stale") + self.mean("refused")
+
+    @property
+    def megabytes(self) -> float:
+        return (self.mean("bytes_down") + self.mean("bytes_up")) / 1e6
+
+    @cached_property
+    def fresh_megabytes(self) -> float:
+        """What the fresh models that devices ask for in the middle of their training add to the downloads."""
+        return statistics.fmean(run.result.fresh_bytes for run in self.runs) / 1e6
+
+    def megabytes_to(self, target: float) -> float:
+        """Sent in both directions until the target was reached: the median over the seeds, infinity if never."""
+        sent = []
+        for run in self.runs:
+            curve = run.result.curve
+            reached = np.flatnonzero(curve["accuracy"] >= target)
+            sent.append(
+                float(curve["bytes_down"][reached[0]] + curve["bytes_up"][reached[0]]) / 1e6
+                if len(reached)
+                else math.inf
+            )
+        return statistics.median(sent)
+
+    def reach(self, target: float) -> Reach:
+        times = [run.result.time_to(target) for run in self.runs]
+        finite = [math.inf if time is None else time for time in times]
+        return Reach(statistics.median(finite), sum(map(math.isfinite, finite)), len(finite))
+
+    def curve(self, points: int = 400) -> tuple[Floats, Floats, Floats]:
+        """Virtual time, mean and standard deviation of the accuracy, as far as all seeds go."""
+        curves = [run.result.curve for run in self.runs]
+        times = np.linspace(0.0, min(curve["time"][-1] for curve in curves), points)
+        # Between two evaluations the last one stands: nothing better is known.
+        held = np.stack(
+            [curve["accuracy"][np.searchsorted(curve["time"], times, side="right") - 1] for curve in curves]
+        )
+        return times, held.mean(axis=0), held.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+
+
+@dataclass(frozen=True)
+class League:
+    """All methods on one task; the first one is what the others are measured against."""
+
+    title: str
+    settings: dict[str, str]  # of the task
+    standings: tuple[Standing, ...]
+
+    @property
+    def targets(self) -> list[float]:
+        return sorted({float(target) for standing in self.standings for target in _targets(standing)})
+
+    @property
+    def reference(self) -> Standing:
+        return self.standings[0]
+
+    def times_as_long(self, standing: Standing, target: float) -> float:
+        """How many times the reference's virtual time this method needs; NaN if either never got there."""
+        mine, first = standing.reach(target).median, self.reference.reach(target).median
+        return mine / first if math.isfinite(mine) and math.isfinite(first) and first > 0 else math.nan
+
+    def named(self, label: str) -> Standing | None:
+        return next((standing for standing in self.standings if standing.label == label), None)
+
+
+def _targets(standing: Standing) -> Iterable[str]:
+    return (target for run in standing.runs for target in run.result.summary["time_to"])
+
+
+def find(directories: Sequence[Path]) -> list[Result]:
+    """Every finished run in or below these directories."""
+    found: dict[Path, Result] = {}
+    for directory in directories:
+        if not directory.is_dir():
+            raise UserError(f"{directory}: no such directory")
+        for path in sorted(directory.rglob("summary.json")):
+            if (path.parent / "metrics.csv").is_file() and (path.parent / "config.toml").is_file():
+                found.setdefault(path.parent.resolve(), Result(path.parent))
+    if not found:
+        raise UserError(f"{', '.join(map(str, directories))}: no finished run there")
+    return list(found.values())
+
+
+def leagues(results: Iterable[Result], reference: str = "fedasmu") -> list[League]:
+    tasks: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
+    for run in map(_labelled, results):
+        tasks[run.task].append(run)
+    return [
+        League(_title(dict(task), [dict(other) for other in tasks]), dict(task), _standings(runs, reference))
+        for task, runs in tasks.items()
+    ]
+
+
+def _labelled(result: Result) -> Run:
+    label = re.fullmatch(r"seed-\d+", result.directory.name) and result.directory.absolute().parent.name
+    return Run(result, label or result.summary["method"])
+
+
+def _standings(runs: list[Run], reference: str) -> tuple[Standing, ...]:
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in _told_apart(runs):
+        if all(run.seed != other.seed for other in groups[run.label]):  # the same run in two places counts once
+            groups[run.label].append(run)
+    order = _known_order()
+
+    def rank(label: str) -> tuple[bool, int, str]:
+        method = groups[label][0].result.summary["method"]
+        return label != reference, order.get(method, len(order)), label
+
+    return tuple(
+        Standing(label, tuple(sorted(groups[label], key=lambda run: run.seed))) for label in sorted(groups, key=rank)
+    )
+
+
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """Where one label covers different settings, the label says which."""
+    settings: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        settings[run.label].append({key: value for key, value in run.settings.items() if key not in ("seed", "name")})
+    return [Run(run.result, _longer(run, settings[run.label])) for run in runs]
+
+
+def _longer(run: Run, others: list[dict[str, Any]]) -> str:
+    differing = differing_keys(others)
+    shown = (f"{key.rpartition('.')[2]}={run.settings.get(key, 'default')}" for key in differing)
+    return f"{run.label} ({', '.join(shown)})" if differing else run.label
+
+
+def differing_keys(tables: Sequence[dict[str, Any]]) -> list[str]:
+    keys = sorted({key for table in tables for key in table})
+    return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
+
+
+def _known_order() -> dict[str, int]:
+    from fedasmu.algorithms import ALGORITHMS
+
+    return {name: place for place, name in enumerate(name for method in ALGORITHMS for name in method.names())}
+
+
+def _title(task: dict[str, str], others: Sequence[dict[str, str]]) -> str:
+    names = ("model.name", "data.name")
+    title = " on ".join(task.get(key, "?") for key in names)
+    extra = [key for key in differing_keys(others) if key not in names and key in task]
+    return ", ".join([title, *(f"{key} = {task[key]}" for key in extra)])

@@ -1,0 +1,138 @@
+"use strict";
+// Everything that comes from a run is set as text, never as HTML.
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const $ = id => document.getElementById(id);
+const hidden = new Set(); // methods
+let league = null, charts = [], axisChosen = 0, curve = null;
+const timeline = new Timeline();
+
+function swatch(method) {
+  const dash = colours.dash(method).join(" ");
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  for (const [key, value] of Object.entries({ x2: 22, y1: 2, y2: 2, stroke: "currentColor", "stroke-width": 3, "stroke-dasharray": dash })) line.setAttribute(key, value);
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(line);
+  return svg;
+}
+
+function showToggles() {
+  $("methods").querySelector("div").replaceChildren(...league.methods.map((name, method) => {
+    const box = element("input", { type: "checkbox", checked: true, name: "method", value: String(method) });
+    const label = element("label", {}, box, swatch(method), name);
+    label.style.setProperty("--method", `var(--${colours.method(method)})`);
+    box.addEventListener("change", () => {
+      if (box.checked) hidden.delete(method); else hidden.add(method);
+      charts.forEach(chart => chart.show(hidden));
+      [...$("league").tBodies[0].rows].forEach(row => { row.hidden = hidden.has(+row.dataset.method); });
+    });
+    return label;
+  }));
+}
+
+function amount(text) { // "1,019 (1.20x)" -> 1019; "not reached" -> NaN
+  return parseFloat(text.replaceAll(",", ""));
+}
+
+function sortTable(column, header) {
+  const ascending = header.getAttribute("aria-sort") !== "ascending";
+  [...header.parentNode.cells].forEach(cell => cell.removeAttribute("aria-sort"));
+  header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+  const body = $("league").tBodies[0], sign = ascending ? 1 : -1;
+  const compare = (a, b) => {
+    const [x, y] = [a, b].map(row => row.cells[column].textContent);
+    const [p, q] = [amount(x), amount(y)];
+    if (column === 0) return sign * x.localeCompare(y);
+    if (isNaN(p) || isNaN(q)) return isNaN(p) - isNaN(q); // what is not known stays at the end
+    return sign * (p - q);
+  };
+  body.append(...[...body.rows].sort(compare));
+}
+
+function showLeague() {
+  const header = element("tr", {}, ...league.table.header.map((name, column) => {
+    const button = element("button", { type: "button" }, name), cell = element("th", { scope: "col" }, button);
+    button.addEventListener("click", () => sortTable(column, cell));
+    return cell;
+  }));
+  const rows = league.table.rows.map(([name, ...values], method) => {
+    const mark = element("i"), row = element("tr");
+    mark.style.setProperty("--method", `var(--${colours.method(method)})`);
+    row.dataset.method = method;
+    row.append(element("th", { scope: "row" }, mark, name), ...values.map(value => element("td", {}, value)));
+    return row;
+  });
+  $("league").replaceChildren(element("thead", {}, header), element("tbody", {}, ...rows));
+  $("league-note").textContent = league.table.note;
+}
+
+function showAxes() {
+  const choices = league.curves.map(({ label }, at) => {
+    const box = element("input", { type: "radio", name: "axis", checked: at === axisChosen });
+    box.addEventListener("change", () => { axisChosen = at; showCurves(); });
+    return element("label", {}, box, label);
+  });
+  $("axis").replaceChildren(element("legend", {}, "Over"), ...choices);
+}
+
+function showCurves() {
+  if (curve) { curve.u.destroy(); charts.splice(charts.indexOf(curve), 1); }
+  curve = curveChart($("curves"), league, axisChosen);
+  curve.show(hidden);
+  charts.push(curve);
+}
+
+function showDistributions() {
+  $("distributions").replaceChildren(...league.distributions.map(chart => {
+    const place = element("div", { className: "plot", role: "img", ariaLabel: `${chart.title}: ${chart.note}` });
+    return element("figure", {}, element("h3", {}, chart.title), element("p", { className: "note" }, chart.note), place);
+  }));
+  document.querySelectorAll("#distributions .plot").forEach((place, at) => {
+    charts.push(distributionChart(place, league, league.distributions[at]));
+  });
+}
+
+function showDetails() {
+  const cells = (kind, values) => values.map(value => element(kind, {}, value));
+  $("runs").replaceChildren(element("thead", {}, element("tr", {}, ...cells("th", league.run_header))),
+    element("tbody", {}, ...league.runs.map(values => element("tr", {}, ...cells("td", values)))));
+  $("settings").replaceChildren(element("tbody", {}, ...Object.entries(league.settings)
+    .map(([key, value]) => element("tr", {}, element("th", { scope: "row" }, key), element("td", {}, value)))));
+}
+
+async function showTask(task) {
+  league = report.leagues[task];
+  charts.forEach(chart => chart.u && chart.u.destroy());
+  hidden.clear();
+  charts = []; curve = null;
+  $("subtitle").textContent = `${league.title} · ${league.methods.length} method${league.methods.length > 1 ? "s" : ""}, ${league.runs.length} run${league.runs.length > 1 ? "s" : ""}`;
+  showToggles(); showLeague(); showAxes(); showCurves(); showDistributions(); showDetails();
+  $("timeline-run").replaceChildren(...league.methods.map((name, at) => element("option", { value: String(at) }, name)));
+  await timeline.show(league.timelines[0]);
+}
+
+function redraw() {
+  colours.known.clear();
+  charts.forEach(chart => chart.redraw());
+  timeline.draw();
+}
+
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+
+function setTheme(theme) {
+  document.documentElement.style.colorScheme = theme ?? "";
+  const dark = theme ? theme === "dark" : prefersDark.matches;
+  $("theme").textContent = dark ? "☀ Light" : "☾ Dark";
+  $("theme").ariaLabel = dark ? "Light colours" : "Dark colours";
+  $("theme").value = dark ? "light" : "dark"; // what a click makes it
+}
+
+setTheme();
+$("theme").addEventListener("click", () => { setTheme($("theme").value); redraw(); });
+prefersDark.addEventListener("change", () => { setTheme(); redraw(); });
+$("task").append(...report.leagues.map((one, at) => element("option", { value: String(at) }, one.title)));
+$("task-choice").hidden = report.leagues.length < 2;
+$("task").addEventListener("change", () => showTask(+$("task").value));
+$("timeline-run").addEventListener("change", () => timeline.show(league.timelines[+$("timeline-run").value]));
+showTask(0).then(() => { document.documentElement.dataset.drawn = "yes"; });

@@ -1,0 +1,148 @@
+"""Leagues as tables: on the terminal, as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.table import Table
+
+from fedasmu.report.league import League, Standing
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table before it has a look."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def parts(self, width: int) -> list[Grid]:
+        """Tables that are no wider than this, each with the first column, as few as will do."""
+        needs = [max(map(len, column)) + 3 for column in zip(self.header, *self.rows, strict=True)]
+        groups: list[list[int]] = [[]]
+        for column in range(1, len(needs)):
+            if groups[-1] and 1 + needs[0] + sum(needs[place] for place in [*groups[-1], column]) > width:
+                groups.append([])
+            groups[-1].append(column)
+        return [
+            replace(
+                self,
+                title=self.title if place == 0 else "",
+                header=_picked(self.header, group),
+                rows=tuple(_picked(row, group) for row in self.rows),
+            )
+            for place, group in enumerate(groups)
+        ]
+
+    def rich(self) -> Table:
+        view = Table(title=self.title or None, title_justify="left")
+        for place, name in enumerate(self.header):
+            view.add_column(name, justify="right" if place else "left", no_wrap=True)
+        for row in self.rows:
+            view.add_row(*row)
+        return view
+
+    def markdown(self) -> str:
+        rule = ["---", *("---:" for _ in self.header[1:])]
+        lines = [f"| {' | '.join(row)} |" for row in (self.header, rule, *self.rows)]
+        note = ["", self.note] if self.note else []
+        return "\n".join([f"**{self.title}**", "", *lines, *note]) + "\n"
+
+
+def _picked(row: Sequence[str], columns: Sequence[int]) -> tuple[str, ...]:
+    return (row[0], *(row[column] for column in columns))
+
+
+def main_table(league: League) -> Grid:
+    """What `fedasmu compare` ends in."""
+    targets = league.targets
+    rows = tuple(
+        (
+            standing.label,
+            plus_minus(standing.accuracy, standing.spread),
+            f"{standing.mean('best_accuracy'):.4f}",
+            *(_time(league, standing, target) for target in targets),
+            f"{standing.mean('mean_staleness'):.1f}",
+            f"{standing.discarded:,.0f}",
+            f"{standing.mean('bytes_down') / 1e6:,.1f}",
+            f"{standing.mean('bytes_up') / 1e6:,.1f}",
+            f"{standing.mean('wall_seconds'):,.0f}",
+        )
+        for standing in league.standings
+    )
+    times = (f"s to {target:g}" for target in targets)
+    header = ("method", "accuracy", "best", *times, "staleness", "discarded", "MB down", "MB up", "wall s")
+    seeds = max(len(standing.runs) for standing in league.standings)
+    note = (
+        f"Means over {seeds} seed{'s' * (seeds > 1)}; accuracy: the last 20 evaluations, ± standard deviation. "
+        f"Times: median virtual seconds, and in brackets how many times as long as {league.reference.label}."
+    )
+    return Grid(league.title, header, rows, note)
+
+
+def communication_table(league: League) -> Grid:
+    """Bytes by method, what the fresh models add, and what a megabyte buys."""
+    targets = league.targets
+    rows = tuple(
+        (
+            standing.label,
+            f"{standing.mean('bytes_down') / 1e6:,.1f}",
+            f"{standing.fresh_megabytes:,.1f}",
+            f"{100 * standing.fresh_megabytes / max(standing.mean('bytes_down') / 1e6, 1e-9):.0f} %",
+            f"{standing.mean('bytes_up') / 1e6:,.1f}",
+            f"{100 * standing.accuracy / max(standing.megabytes, 1e-9):.3g}",
+            *(_finite(standing.megabytes_to(target), ",.1f") for target in targets),
+        )
+        for standing in league.standings
+    )
+    needed = (f"MB to {target:g}" for target in targets)
+    header = ("method", "MB down", "of it fresh", "share", "MB up", "% per MB", *needed)
+    note = (
+        "Fresh: models that devices asked for in the middle of their training. MB to a target: both directions, median."
+    )
+    return Grid(f"Communication: {league.title}", header, rows, note)
+
+
+def _time(league: League, standing: Standing, target: float) -> str:
+    reach = standing.reach(target)
+    text = _finite(reach.median, ",.0f", "not reached")
+    factor = league.times_as_long(standing, target)
+    if standing is not league.reference and math.isfinite(factor):
+        text += f" ({factor:.2f}x)"
+    return text if reach.reached in (0, reach.seeds) else f"{text}, {reach.reached} of {reach.seeds}"
+
+
+def plus_minus(value: float, spread: float) -> str:
+    return f"{value:.4f}" if math.isnan(spread) else f"{value:.4f} ± {spread:.4f}"
+
+
+def _finite(value: float, form: str, otherwise: str = "-") -> str:
+    return format(value, form) if math.isfinite(value) else otherwise
+
+
+def write_csv(leagues: Sequence[League]) -> str:
+    """Everything, one line for each method on each task, with full precision and empty where there is no number."""
+    targets = sorted({target for league in leagues for target in league.targets})
+    means = ("best_accuracy", "virtual_seconds", "version", "uploads", "stale", "refused", "lost", "mean_staleness")
+    sent = ("bytes_down", "bytes_up", "wall_seconds")
+    times = [f"{what}_{target:g}" for target in targets for what in ("time_to", "reached", "times_as_long", "mb_to")]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    names = ["task", "method", "seeds", "accuracy", "accuracy_sd", *means, *sent, "fresh_mb", "accuracy_per_mb"]
+    writer.writerow(names + times)
+    for league in leagues:
+        for one in league.standings:
+            row = [league.title, one.label, len(one.runs), one.accuracy, one.spread]
+            row += [one.mean(key) for key in (*means, *sent)]
+            row += [one.fresh_megabytes, one.accuracy / max(one.megabytes, 1e-9)]
+            for target in targets:
+                reach = one.reach(target)
+                row += [reach.median, reach.reached, league.times_as_long(one, target), one.megabytes_to(target)]
+            writer.writerow("" if isinstance(value, float) and not math.isfinite(value) else value for value in row)
+    return file.getvalue()

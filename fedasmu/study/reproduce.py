@@ -1,0 +1,182 @@
+"""A study of the paper, run through the grid, beside what the paper printed, with a verdict on each of its claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedasmu import data
+from fedasmu.config import load
+from fedasmu.errors import UserError
+from fedasmu.report.league import League, find, leagues
+from fedasmu.report.tables import Grid, plus_minus
+from fedasmu.study import variants
+from fedasmu.study.cells import Cell, cells
+from fedasmu.study.paper import EVERY, Claim, Printed, claims, gain, printed
+from fedasmu.study.studies import Budget, Part, Study
+
+Measured = dict[Part, League]
+
+
+@dataclass(frozen=True)
+class Plan:
+    cells: dict[Part, list[Cell]]
+    left_out: dict[Part, str]  # with the reason
+
+    @property
+    def all_cells(self) -> list[Cell]:
+        return [cell for grid in self.cells.values() for cell in grid]
+
+
+def plan(
+    study: Study, budget: Budget, only: Collection[str], recipes: Path, out: Path, overrides: Sequence[str]
+) -> Plan:
+    known = [part.title for part in study.parts]
+    for name in only:
+        if name not in known:
+            raise UserError(f"--only {name}: this study has: {', '.join(known)}")
+    made = Plan({}, {})
+    for part in study.parts:
+        share, path = budget.share(part.recipe), recipes / f"{part.recipe}.toml"
+        if reason := _obstacle(part, only, path, share, overrides):
+            made.left_out[part] = reason
+            continue
+        # Studies that have a part in common share its runs: the directory says nothing about the study.
+        made.cells[part] = cells(
+            path,
+            variants.read(study.methods),
+            range(budget.seeds),
+            out / part.title,
+            [*part.changes, *overrides],
+            share,
+        )
+    return made
+
+
+def _obstacle(part: Part, only: Collection[str], path: Path, share: float | None, overrides: Sequence[str]) -> str:
+    if only and part.title not in only:
+        return "not in --only"
+    if not path.is_file():
+        return f"there is no recipe {part.recipe}"
+    name = load(path, overrides).data.name
+    if ":" not in name and not any(found for _, found in data.where(name)):
+        return f"{name} is not on this machine: `fedasmu data prepare {name}` gets it"
+    return "too slow for this budget" if share is None else ""
+
+
+def measured(made: Plan) -> Measured:
+    """The parts of which anything is finished."""
+    found: Measured = {}
+    for part, grid in made.cells.items():
+        done = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
+        if done:
+            found[part] = _merged(leagues(find(done)), part.title)
+    return found
+
+
+def _merged(parts: list[League], title: str) -> League:
+    """Where the environment is what varies (the period), the variants are still one league."""
+    return League(title, parts[0].settings, tuple(standing for league in parts for standing in league.standings))
+
+
+def target_of(study: Study, league: League) -> float:
+    return study.target or max(league.targets, default=1.0)
+
+
+def beside(study: Study, name: str, part: Part, league: League) -> Grid:
+    """One part: ours beside the paper's. Times can be compared as multiples of FedASMU's only: the clocks differ."""
+    theirs, target = printed(name).get(part.recipe, {}), target_of(study, league)
+    ours = {standing.label: Printed(standing.accuracy, standing.reach(target).median) for standing in league.standings}
+    rows = []
+    for standing in league.standings:
+        mine, paper = ours[standing.label], theirs.get(standing.label)
+        row = [standing.label, plus_minus(standing.accuracy, standing.spread), _time(mine), _multiple(mine, ours)]
+        rows.append(
+            (
+                *row,
+                *(("", "", "") if paper is None else (f"{paper.accuracy:.4f}", _time(paper), _multiple(paper, theirs))),
+            )
+        )
+    ours_head = ("accuracy", f"s to {target:g}", "x fedasmu")
+    header = ("method", *ours_head, *(f"paper: {head}" for head in ours_head))
+    if not theirs:
+        header, rows = header[:4], [row[:4] for row in rows]
+    return Grid(part.title, header, tuple(rows))
+
+
+def _time(entry: Printed) -> str:
+    return f"{entry.time:,.0f}" if math.isfinite(entry.time) else "/"
+
+
+def _multiple(entry: Printed, column: dict[str, Printed]) -> str:
+    first = column.get("fedasmu")
+    return f"{entry.time / first.time:.2f}" if first and math.isfinite(entry.time / first.time) else ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    where: str
+    gains: tuple[float, ...]  # one for each pair that could be compared
+
+    def __str__(self) -> str:
+        if not self.gains:
+            return "not run"
+        if self.claim.measure == "spread":
+            return "holds" if max(self.gains) <= self.claim.high else "does not hold"
+        return "holds" if min(self.gains) > 0 else "does not hold"
+
+
+def verdicts(study: Study, name: str, found: Measured) -> list[Verdict]:
+    """The claims about a part by itself, then those about all of them."""
+    judged = []
+    for part in study.parts:
+        mine = {part: found[part]} if part in found else {}
+        judged += [judge(study, claim, mine, part.title) for claim in (claims(part.printed) if part.printed else [])]
+    return judged + [judge(study, claim, found, "") for claim in claims(name)]
+
+
+def judge(study: Study, claim: Claim, found: Measured, where: str) -> Verdict:
+    gains = [value for league in found.values() for value in _gains(claim, league, target_of(study, league))]
+    return Verdict(claim, where, tuple(value for value in gains if not math.isnan(value)))
+
+
+def _gains(claim: Claim, league: League, target: float) -> list[float]:
+    values = {
+        standing.label: standing.reach(target).median if claim.measure == "time" else standing.accuracy
+        for standing in league.standings
+    }
+    if claim.measure == "spread":
+        return [100 * (max(values.values()) - min(values.values()))] if len(values) > 1 else []
+    if claim.better not in values:
+        return []
+    worse = [label for label in values if label == claim.worse or (claim.worse == EVERY and label != claim.better)]
+    return [gain(claim.measure, values[claim.better], values[label]) for label in worse]
+
+
+def verdict_table(judged: Sequence[Verdict]) -> Grid:
+    rows = tuple(
+        (
+            f"{verdict.claim}{', ' * bool(verdict.where)}{verdict.where}",
+            _range(verdict.claim.measure, (verdict.claim.low, verdict.claim.high)),
+            _range(verdict.claim.measure, verdict.gains),
+            str(verdict),
+        )
+        for verdict in judged
+    )
+    note = (
+        "Gains in points of accuracy, or in percent of the time saved; never: the other one did not reach the target."
+    )
+    return Grid("The paper's claims", ("claim", "paper", "ours", "verdict"), rows, note)
+
+
+def _range(measure: str, gains: Sequence[float]) -> str:
+    if not gains:
+        return ""
+    unit = " %" if measure == "time" else " points"
+    low, high = min(gains), max(gains)
+    words = {math.inf: "never", -math.inf: "never itself"}
+    ends = [words.get(value) or f"{value:.2f}" for value in ((low,) if low == high else (low, high))]
+    return " to ".join(ends) + (unit if math.isfinite(low) or math.isfinite(high) else "")

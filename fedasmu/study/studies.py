@@ -1,0 +1,118 @@
+"""The paper's studies: which recipes, environments and methods each of them is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FEW = "fedasmu,fedavg,fedasync,fedbuff"
+RATES = ("1e-5", "1e-3", "1e-2")  # the paper does not list the values it tried
+SENSITIVITY = ",".join(
+    [
+        "fedasmu",
+        *(f"fedasmu(lr_{control}={rate})" for control in ("lambda", "sigma", "iota") for rate in RATES),
+        *(f"fedasmu(pacing.period={period})" for period in ("2.5", "10", "20")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One environment: a recipe, and what is different there."""
+
+    recipe: str
+    name: str = ""  # of its directory, and for --only; the recipe's unless given
+    changes: tuple[str, ...] = ()
+    printed: str = ""  # where the claims about this part alone are found
+
+    @property
+    def title(self) -> str:
+        return self.name or self.recipe
+
+
+@dataclass(frozen=True)
+class Study:
+    about: str
+    methods: str
+    parts: tuple[Part, ...]
+    target: float | None = None  # the highest of the recipe unless given
+
+
+def _recipes(*names: str) -> tuple[Part, ...]:
+    return tuple(Part(name) for name in names)
+
+
+def _fleet(preset: str, printed: str = "") -> Part:
+    return Part("lenet-fashion-mnist", preset, (f"fleet.preset={preset}",), printed)
+
+
+STUDIES = {
+    "table1": Study(
+        "accuracy and time to the target, first table",
+        "paper",
+        _recipes(
+            "lenet-cifar-10",
+            "lenet-cifar-100",
+            "cnn-cifar-10",
+            "cnn-cifar-100",
+            "resnet-cifar-100",
+            "resnet-tiny-imagenet",
+        ),
+    ),
+    "table2": Study(
+        "accuracy and time to the target, second table",
+        "paper",
+        _recipes(
+            "alexnet-cifar-10",
+            "alexnet-cifar-100",
+            "vgg-cifar-10",
+            "vgg-cifar-100",
+            "textcnn-imdb",
+            "lenet-fashion-mnist",
+        ),
+    ),
+    "ablation": Study(
+        "without the fresh model (FA), without learned weights (DA), without both (0)",
+        "ablation",
+        _recipes("lenet-cifar-10", "cnn-cifar-10", "lenet-fashion-mnist"),  # the last one is ours
+    ),
+    "slots": Study(
+        "when a device asks for the fresh model: learned, or first, middle, last",
+        "slots",
+        _recipes("lenet-cifar-10", "lenet-fashion-mnist"),  # the paper does not say where it measured
+    ),
+    "baselines": Study(
+        "three more asynchronous methods; SyncDrop in the paper is AsyncDrop",
+        "fedasmu,feddelay,asyncdrop,asyncpart",
+        _recipes("lenet-fashion-mnist"),
+    ),
+    "bandwidth": Study(
+        "links 50 and 100 times narrower",
+        FEW,
+        (_fleet("bandwidth-50", "bandwidth-50"), _fleet("bandwidth-100", "bandwidth-100")),
+        0.6,
+    ),
+    "heterogeneity": Study(
+        "the slowest device 110 and 440 times slower than the fastest", FEW, (_fleet("het110"), _fleet("het440")), 0.6
+    ),
+    "devices": Study("200 devices", FEW, (_fleet("devices-200"),), 0.6),
+    "sensitivity": Study(
+        "how fast the controls are learned, how often devices start", SENSITIVITY, _recipes("lenet-fashion-mnist")
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    seeds: int
+    shares: dict[str, float]  # of a recipe's uploads, by the first part of its name; a recipe without one is left out
+    about: str
+
+    def share(self, recipe: str) -> float | None:
+        return self.shares.get(recipe.partition("-")[0], self.shares.get("*"))
+
+
+BUDGETS = {
+    "small": Budget(1, {"lenet": 0.1, "cnn": 0.05, "textcnn": 0.05}, "one seed, a tenth of the uploads or less"),
+    "half": Budget(3, {"*": 0.5}, "three seeds, half of the uploads"),
+    "full": Budget(3, {"*": 1.0}, "three seeds, all uploads"),
+}

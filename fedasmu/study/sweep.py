@@ -1,0 +1,121 @@
+"""Tuning: every method with every setting of a grid, judged on a part of the training data that is held out.
+
+The test data are never looked at. What is best for each method goes to tuned.json, for `fedasmu compare --tuned`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedasmu.errors import UserError
+from fedasmu.record import write_whole
+from fedasmu.report.league import Standing, find, leagues
+from fedasmu.report.tables import Grid, plus_minus
+from fedasmu.study.cells import Cell
+from fedasmu.study.variants import Variant
+
+HELD_OUT = 0.1
+FILE = "tuned.json"
+
+
+def held_out(overrides: Sequence[str]) -> list[str]:
+    """The overrides of a sweep: a tenth of the training data to judge on, unless a share is given."""
+    return (
+        list(overrides)
+        if any(_key(text) == "data.held_out" for text in overrides)
+        else [
+            *overrides,
+            f"data.held_out={HELD_OUT}",
+        ]
+    )
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].strip()
+
+
+def check(cells: Sequence[Cell]) -> None:
+    """Refuse whatever would be judged on the test data."""
+    for cell in cells:
+        if not cell.config.data.held_out:
+            raise UserError("data.held_out = 0: a sweep needs training data to judge on, a tenth for instance")
+        if ":" in cell.config.data.name:
+            raise UserError(
+                f"data.name = {cell.config.data.name}: a sweep cannot hold out a part of data of your own; "
+                "return your validation data as its test data and use `fedasmu compare --vary`"
+            )
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting of one method."""
+
+    method: str  # the label in the comparison that it is tuned for
+    changes: tuple[str, ...]
+    standing: Standing
+
+
+def tried(variants: Sequence[Variant], cells: Sequence[Cell]) -> list[Tried]:
+    """What finished with all its seeds, the best setting of each method first."""
+    directories = {cell.directory: cell.label for cell in cells}
+    done = [directory for directory in directories if (directory / "summary.json").is_file()]
+    standings: dict[str, Standing] = {}
+    for league in leagues(find(done)) if done else []:
+        standings |= {standing.label: standing for standing in league.standings}
+    seeds = max(list(directories.values()).count(label) for label in directories.values())
+    found: dict[str, list[Tried]] = defaultdict(list)
+    for variant in variants:
+        standing = standings.get(variant.label)
+        if standing is not None and len(standing.runs) == seeds:
+            base = variant.base or variant.label
+            found[base].append(Tried(base, variant.changes, standing))
+    return [one for group in found.values() for one in sorted(group, key=lambda one: -one.standing.accuracy)]
+
+
+def best(results: Sequence[Tried]) -> dict[str, list[str]]:
+    chosen: dict[str, list[str]] = {}
+    for one in results:
+        chosen.setdefault(one.method, list(one.changes))
+    return chosen
+
+
+def table(results: Sequence[Tried]) -> Grid:
+    rows, seen = [], set()
+    for one in results:
+        first = one.method not in seen
+        seen.add(one.method)
+        accuracy = plus_minus(one.standing.accuracy, one.standing.spread)
+        rows.append((one.method if first else "", " ".join(one.changes) or "as it is", accuracy, "best" * first))
+    return Grid("Accuracy on held-out training data", ("method", "settings", "accuracy", ""), tuple(rows))
+
+
+def write(results: Sequence[Tried], recipe: str, out: Path) -> Path:
+    lines = [
+        {
+            "method": one.method,
+            "settings": list(one.changes),
+            "accuracy": one.standing.accuracy,
+            "seeds": [run.seed for run in one.standing.runs],
+            "runs": [str(run.result.directory) for run in one.standing.runs],
+        }
+        for one in results
+    ]
+    write_whole(out / FILE, json.dumps({"recipe": recipe, "best": best(results), "table": lines}, indent=1) + "\n")
+    return out / FILE
+
+
+def read(path: Path) -> dict[str, list[str]]:
+    """The best settings by method, from a tuned.json or the directory that it is in."""
+    path = path / FILE if path.is_dir() else path
+    try:
+        found: Any = json.loads(path.read_text())["best"]
+        return {str(method): [str(change) for change in changes] for method, changes in found.items()}
+    except OSError as error:
+        raise UserError(f"--tuned {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"--tuned {path}: not what `fedasmu sweep` writes") from None
