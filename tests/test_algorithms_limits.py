@@ -101,3 +101,22 @@ def test_port_calls_devices_in_at_an_epochs_end(run: Run) -> None:
 
     assert min(epochs()) < 4
     assert set(epochs(urgent=False)) == {4}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "area", "buffer": 3},
+        {"name": "asofed", "recursion": "step"},
+        {"name": "asofed", "features": "mean-preserving"},
+        {"name": "asyncdrop", "choice": "random"},
+        {"name": "fadas", "server_lr": 0.05, "bias_correction": True, "adaptive": False},
+        {"name": "fedbuff", "momentum": 0.5, "server_lr": 0.5},
+        {"name": "feddelay", "large_delay": "drop"},
+        {"name": "fedfa", "form": "delta"},
+    ],
+    ids=str,
+)
+def test_other_settings_learn_too(algorithm: dict[str, Any], run: Run) -> None:
+    assert run(model=network, local=BATCH, algorithm=algorithm).curve["accuracy"][-1] > 0.8
+    assert run(model=network, algorithm=algorithm, timing_only=True).summary["uploads"] == 60

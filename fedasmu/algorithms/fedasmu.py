@@ -80,7 +80,10 @@ class StalenessAware(Aggregator):
     def _weighed(self, current: Model, upload: Upload) -> Aggregate:
         settings, device = self.settings, upload.device
         controls = self.controls[device] = self._adjusted(upload)
-        rounds, staleness = weights.round_term(current.version, settings.round_term == "printed"), self._staleness(upload)
+        rounds, staleness = (
+            weights.round_term(current.version, settings.round_term == "printed"),
+            self._staleness(upload),
+        )
         xi = weights.xi(controls, rounds, staleness)
         alpha = settings.bounded_alpha(weights.squash(settings.mu_alpha, xi))
         trainable = self.federation.trainable
@@ -286,9 +289,13 @@ class FedASMU(Algorithm):
 
     name: str = "fedasmu"
     max_staleness: int | None = Field(99, ge=1, description="discard uploads staler than this")
-    update: Literal["model", "displacement"] = Field("model", description="mix the model in, or only what SGD added to it")
+    update: Literal["model", "displacement"] = Field(
+        "model", description="mix the model in, or only what SGD added to it"
+    )
 
-    server_weights: Literal["dynamic", "polynomial"] = Field("dynamic", description="polynomial: FedAsync's, for ablation")
+    server_weights: Literal["dynamic", "polynomial"] = Field(
+        "dynamic", description="polynomial: FedAsync's, for ablation"
+    )
     polynomial_alpha: float = Field(0.6, gt=0, le=1)
     polynomial_a: float = Field(0.5, ge=0)
     lambda0: float = Field(1.0, ge=0)
@@ -301,11 +308,15 @@ class FedASMU(Algorithm):
     round_term: Literal["shifted", "printed"] = Field("shifted", description="sqrt(t + 1), or sqrt(max(t, 1))")
     sigma_gradient: Literal["correct", "printed"] = "correct"
     gradient_sign: Literal["correct", "printed"] = "correct"
-    server_gradient: Literal["displacement", "uploaded"] = Field("displacement", description="uploaded: doubles the upload")
+    server_gradient: Literal["displacement", "uploaded"] = Field(
+        "displacement", description="uploaded: doubles the upload"
+    )
     merge_correction: bool = Field(True, description="leave the merge out of the gradient estimate")
     dilution: bool = Field(False, description="count how far foreign uploads have diluted a device's own")
     effective_version: Literal["original", "interpolated"] = "original"
-    record: Literal["float16", "float32"] = Field("float16", description="how a device's last direction is kept on disk")
+    record: Literal["float16", "float32"] = Field(
+        "float16", description="how a device's last direction is kept on disk"
+    )
     guards: bool = Field(True, description="keep the learned numbers in their ranges")
 
     merge: bool = Field(True, description="ask for a fresh model during training")
@@ -314,7 +325,9 @@ class FedASMU(Algorithm):
     mu_beta: float = Field(1.0, gt=0)
     lr_gamma: float = Field(1e-4, ge=0)
     lr_upsilon: float = Field(1e-4, ge=0)
-    device_order: Literal["after_merge", "before_merge"] = Field("after_merge", description="when gamma and upsilon move")
+    device_order: Literal["after_merge", "before_merge"] = Field(
+        "after_merge", description="when gamma and upsilon move"
+    )
 
     slots: Literal["learned", "first", "middle", "last", "fixed"] = Field("learned", description="when to ask")
     fixed_slot: int = Field(1, ge=1)

@@ -1,5 +1,5 @@
-"""Ma, Xu, Xu, Jiang, Huang, Huang: FedSA: a semi-asynchronous federated learning mechanism in heterogeneous edge computing.
-IEEE Journal on Selected Areas in Communications 39(12), 2021. Not the FedSA that FedASMU's paper compares with."""
+"""Ma, Xu, Xu, Jiang, Huang, Huang: FedSA: a semi-asynchronous federated learning mechanism in heterogeneous edge
+computing. IEEE Journal on Selected Areas in Communications 39(12), 2021. Not the FedSA of FedASMU's paper."""
 
 from __future__ import annotations
 

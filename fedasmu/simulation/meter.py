@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ class Meter:
     def __init__(self, pool: Pool, record: Record) -> None:
         self.pool, self.record = pool, record
         self.tally = Tally()
+        self.watchers: list[Callable[[dict[str, Any]], None]] = []  # told of every line of the metrics
         self.latest: dict[str, Any] = {}  # the last line of the metrics
         self._pending: deque[tuple[dict[str, Any], int]] = deque()
         self._evaluated = -1  # the version last sent to evaluation
@@ -73,6 +75,8 @@ class Meter:
             self._pending.popleft()
             self.latest = {**row, "accuracy": result.accuracy, "loss": result.loss}
             self.record.metrics(self.latest)
+            for watch in self.watchers:
+                watch(self.latest)
 
     def state(self) -> dict[str, Any]:
         self.drain(wait=True)
