@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from fedasmu.data.federated import FederatedData as FederatedData
     from fedasmu.experiment import Experiment as Experiment
     from fedasmu.result import Result as Result
+    from fedasmu.result import load_runs as load_runs
 
-_HOMES = {"Experiment": "experiment", "FederatedData": "data.federated", "Result": "result"}
+_HOMES = {"Experiment": "experiment", "FederatedData": "data.federated", "Result": "result", "load_runs": "result"}
 
 
 def __getattr__(name: str) -> Any:

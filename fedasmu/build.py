@@ -47,7 +47,10 @@ class Build:
         if self.data is not None:
             shape, classes = self.data.shape, self.data.classes
         self.module = network(config.model, factory, shape, classes, config.seed, words)
-        self.layout = Layout.of(self.module)
+        try:
+            self.layout = Layout.of(self.module)
+        except ValueError as error:
+            raise UserError(f"model.name = {config.model.name!r}: {error}") from None
         self.initial = self.layout.read(self.module)
         self.native: Network | None = None
         if self.data is not None:

@@ -100,6 +100,9 @@ def run(
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace what an earlier run left in the run directory.")] = False,
     repeat_failure: Annotated[bool, typer.Option(help="With --resume: perform alone what failed there.")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Log to tensorboard, wandb or mlflow, too; repeatable.")
+    ] = None,
 ) -> None:
     """Train a federated model on a simulated fleet."""
     if bool(recipe) == (resume is not None):
@@ -136,6 +139,7 @@ def run(
                 workers=count,
                 resume=resume is not None,
                 overwrite=overwrite,
+                trackers=track or [],
                 observe=live.observe,
                 say=live.say,
             )

@@ -25,7 +25,7 @@ from fedasmu.simulation.fleet import Always, Availability, Cycle, Fleet, Profile
 
 
 def federated_data(config: Config, say: Callable[[str], None]) -> tuple[FederatedData, dict[str, Any]]:
-    """The data on their devices, and what the options of a text model follow from."""
+    """The data on their devices, and the options that a text model takes from them."""
     if ":" in config.data.name:
         return _own_data(config.data.name), {}
     dataset = _read(config.data, say)
@@ -49,7 +49,7 @@ def federated_data(config: Config, say: Callable[[str], None]) -> tuple[Federate
 
 
 def expected_data(settings: Data) -> tuple[tuple[int, ...], int, dict[str, Any]]:
-    """What is known without reading anything: the shape of an input, the classes, and options of a text model."""
+    """What is known without reading anything: the shape of an input, the classes, the options of a text model."""
     try:
         known = datasets.describe(settings.name)
     except datasets.DataError:  # a user's own: only the order of events is asked for, so any data will do
@@ -155,10 +155,10 @@ def network(
         return module
     options = settings.options
     if settings.name == "textcnn":
-        if options.get("vocabulary", math.inf) < words.get("vocabulary", 0):
+        given, needed = options.get("vocabulary"), words.get("vocabulary", 0)
+        if isinstance(given, int) and given < needed:
             raise UserError(
-                f"model.vocabulary = {options['vocabulary']}: the data have {words['vocabulary']} words; "
-                "leave it out, and set data.vocabulary"
+                f"model.vocabulary = {given}: the data have {needed} words; leave it out, and set data.vocabulary"
             )
         options = {**words, **options}
     try:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.record import SHELVES, Record, write_whole
 from fedasmu.result import Result
 from fedasmu.simulation.simulator import Simulator
+from fedasmu.trackers import Together, Tracker
 
 IN_PYTHON = "given-in-python"
 
@@ -73,6 +74,7 @@ class Experiment:
         workers: Workers = "inline",
         resume: bool = False,
         overwrite: bool = False,
+        trackers: Sequence[str | Tracker] = (),
         observe: Callable[[Simulator], None] = lambda simulator: None,
         say: Callable[[str], None] = lambda message: None,
     ) -> Result:
@@ -83,6 +85,7 @@ class Experiment:
         if resume and (directory / "summary.json").exists():
             say(f"{directory} is finished already")
             return Result(directory)
+        tracking = Together(trackers, directory, say)
         with one_thread(), stop_request() as stopping:
             build = self._build(say)
             _prepare(directory, resume=resume, overwrite=overwrite)
@@ -93,8 +96,13 @@ class Experiment:
             pool = build.pool(workers, stopping.is_set, say)
             try:
                 simulator = build.simulator(pool, record, observe)
-                return _execute(build, simulator, directory, resume, workers, stopping, say)
+                simulator.meter.watchers.append(tracking.log)
+                tracking.start()  # after the pool: what a tracker keeps open is not forked into the workers
+                result = _execute(build, simulator, directory, resume, workers, stopping, say)
+                tracking.finish(result.summary)
+                return result
             finally:
+                tracking.finish({})
                 pool.close()
                 record.close()
 

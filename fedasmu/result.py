@@ -45,9 +45,7 @@ class Result:
 
     def frame(self) -> pandas.DataFrame:
         """The curve as a DataFrame; needs pandas."""
-        import pandas
-
-        return pandas.DataFrame(self.curve)
+        return _pandas().DataFrame(self.curve)
 
     @property
     def events(self) -> Iterator[dict[str, Any]]:
@@ -101,3 +99,30 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return pairs
+
+
+def load_runs(directory: str | Path = "runs") -> pandas.DataFrame:
+    """All finished runs in and below a directory, one row each: the settings in which they differ, and their summary.
+
+    The times to the targets are columns "time_to.0.7"; `fedasmu.Result(row.directory)` has the rest of a run.
+    """
+    frames = _pandas()
+    results = [Result(path.parent) for path in sorted(Path(directory).rglob("summary.json"))]
+    if not results:
+        raise UserError(f"{directory}: no finished run there")
+    settings = [flat(result.config) for result in results]
+    keys = [key for key in dict.fromkeys(key for table in settings for key in table) if key != "seed"]
+    differing = [key for key in keys if any(table.get(key) != settings[0].get(key) for table in settings)]
+    rows = [
+        {"directory": str(result.directory)} | {key: table.get(key) for key in differing} | flat(result.summary)
+        for result, table in zip(results, settings, strict=True)
+    ]
+    return frames.DataFrame(rows)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise UserError("this needs pandas: pip install pandas") from None
+    return pandas

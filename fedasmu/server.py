@@ -225,7 +225,8 @@ class Server:
         self._idle = state["idle"].tolist()
         self.ledger = {}
         for line in state["ledger"]:
-            task = Task(line["task"], line["device"], models[line["base"]], line["lr"], line["seed"], line["note"], line["share"])
+            model, names = models[line["base"]], ("lr", "seed", "note", "share")
+            task = Task(line["task"], line["device"], model, *(line[name] for name in names))
             self.ledger[task.id] = Entry(task, models.get(line["fresh"]), line["asked"], line["urgent"])
         self.waiting = [
             Upload(

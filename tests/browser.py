@@ -64,14 +64,17 @@ class Browser:
 
     def __init__(self, executable: str, profile: Path) -> None:
         (inward, self._to), (self._from, outward) = os.pipe(), os.pipe()
+        # The browser reads from 3 and writes to 4; ours are kept clear of these numbers.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (inward, outward)]
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{inward} 4>&{outward}', "sh", executable, *FLAGS, f"--user-data-dir={profile}"],
-            pass_fds=(inward, outward),
+            [executable, *FLAGS, f"--user-data-dir={profile}"],
+            pass_fds=(3, 4),
+            preexec_fn=lambda: [os.dup2(end, number) for end, number in zip(ends, (3, 4), strict=True)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(inward)
-        os.close(outward)
+        for end in (inward, outward, *ends):
+            os.close(end)
         self._calls, self._buffer, self._session = 0, b"", ""
         self.complaints: list[str] = []
         self.requests: list[str] = []

@@ -69,6 +69,7 @@ def test_batches_are_cut_out_with_their_targets_and_scale() -> None:
     assert found.targets.tolist() == [7, 2, 7, 1]
     assert torch.equal(found.inputs[places[1]], augment(examples.inputs[batches[1]], "crop", 12))
     assert found.scale is examples.scale
+    assert found.inputs.is_contiguous()  # or the native engine would refuse them
 
 
 def federation() -> FederatedData:

@@ -1,4 +1,4 @@
-"""What the documentation shows is true: the README's code runs, and every command in the docs exists with its options."""
+"""What the documentation shows is true: the README's code runs, and every command in the docs exists as shown."""
 
 from __future__ import annotations
 

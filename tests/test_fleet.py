@@ -72,7 +72,11 @@ BAD_PROFILES = {
     "no device": ("p.csv", "device,seconds_per_sample,down_mbps,up_mbps,latency\n", "no device"),
     "missing column": ("p.csv", "device,seconds_per_sample,down_mbps,latency\n0,1,2,3\n", "no column 'up_mbps'"),
     "not a number": ("p.csv", "seconds_per_sample,down_mbps,up_mbps,latency\n1,2,x,0\n", "device 0: .*'x'"),
-    "zero speed": ("p.csv", "seconds_per_sample,down_mbps,up_mbps,latency\n1,2,3,0\n0,2,3,0\n", "device 1: seconds_per_"),
+    "zero speed": (
+        "p.csv",
+        "seconds_per_sample,down_mbps,up_mbps,latency\n1,2,3,0\n0,2,3,0\n",
+        "device 1: seconds_per_",
+    ),
     "infinite": ("p.csv", "seconds_per_sample,down_mbps,up_mbps,latency\n1,inf,3,0\n", "positive number"),
     "negative latency": ("p.csv", "seconds_per_sample,down_mbps,up_mbps,latency\n1,2,3,-1\n", "latency = -1.0"),
     "short line": ("p.csv", "seconds_per_sample,down_mbps,up_mbps,latency\n1,2\n", "every device needs"),

@@ -99,6 +99,11 @@ class Moody(nn.Module):
         return self.fc(x) if self.training else self.fc(x.relu())  # type: ignore[no-any-return]
 
 
+class Dropping(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, 0.5, self.training)
+
+
 def hooked() -> nn.Module:
     module = nn.Linear(5, 3)
     module.register_forward_hook(lambda *_: None)
@@ -133,6 +138,7 @@ def flat(*middle: nn.Module) -> nn.Module:
         (flat(hooked()), SHAPE, "hooks"),
         (Residual(), SHAPE, "not a chain"),
         (Written(lambda x: x.mean((2, 3))), SHAPE, r"\(mean\) is not known"),
+        (Written(lambda x: functional.dropout(x).flatten(1)), SHAPE, "random"),  # also when it is evaluated
         (Written(lambda x: x.view(-1, 18)), SHAPE, "reshape"),
         (Written(lambda x: functional.log_softmax(x, 1)), SHAPE, r"\(log_softmax\)"),
         (nn.Linear(1025, 1024), (1025,), "has 1,049,600 weights: PyTorch is faster"),
@@ -152,12 +158,9 @@ def test_another_models_layout() -> None:
 
 
 @needs_library
-@pytest.mark.parametrize(
-    "module",
-    [flat(nn.Dropout(0.5), nn.Linear(5, 3)), Written(lambda x: functional.dropout(x).flatten(1))],
-    ids=["module", "function that drops always"],
-)
-def test_dropout(module: nn.Module) -> None:
+@pytest.mark.parametrize("dropout", [nn.Dropout(0.5), Dropping()], ids=["module", "function"])
+def test_a_network_with_dropout_is_only_evaluated(dropout: nn.Module) -> None:
+    module = flat(dropout, nn.Linear(5, 3))
     layout = Layout.of(module)
     network = native.Network(module, layout, SHAPE)
     data = Examples(torch.randn(4, *SHAPE), torch.zeros(4, dtype=torch.int64))

@@ -183,7 +183,7 @@ def test_a_worker_killed_while_idle_is_an_error_and_not_a_hang(processes: MakePo
 
 
 def test_what_cannot_be_sent_to_a_process_is_said_so(processes: MakePool) -> None:
-    with pytest.raises(DeviceError, match="cannot be sent to a worker process.*--workers inline"):
+    with pytest.raises(DeviceError, match=r"cannot be sent to a worker process.*--workers inline"):
         processes(1).submit(job(4, objective=lambda module, inputs, targets: targets), 0.0)
 
 

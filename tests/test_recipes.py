@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,3 +172,5 @@ def test_the_pages_name_every_recipe_and_every_key() -> None:
     expected = [f"| `{row['key']}` | `{row['default']}` | {row['allowed']} | {row['meaning']} |" for row in keys()]
     assert re.findall(r"^\| `.*$", page, re.M) == expected
     assert all(row["meaning"] for row in keys())
+    listed = CliRunner().invoke(app, ["list", "keys", "--json"])
+    assert json.loads(listed.output) == keys()

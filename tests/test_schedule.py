@@ -14,7 +14,12 @@ def test_a_round_starts_its_whole_cohort_at_once_and_only_when_the_last_is_over(
 
 def test_a_round_is_ready_when_nobody_is_left_in_it() -> None:
     rounds = Rounds(cohort=4)
-    assert [rounds.ready(waiting, busy) for waiting, busy in ((0, 0), (3, 1), (3, 0), (4, 0))] == [False, False, True, True]
+    assert [rounds.ready(waiting, busy) for waiting, busy in ((0, 0), (3, 1), (3, 0), (4, 0))] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_timer_starts_up_to_count_while_there_is_room() -> None:

@@ -17,7 +17,14 @@ from fedasmu.simulation.memories import Memories
 
 @pytest.mark.parametrize(
     "tensor",
-    [torch.randn(3, 4), torch.tensor(2.5), torch.zeros(0), torch.arange(5), torch.tensor([True, False]), torch.randn(4, 3).T],
+    [
+        torch.randn(3, 4),
+        torch.tensor(2.5),
+        torch.zeros(0),
+        torch.arange(5),
+        torch.tensor([True, False]),
+        torch.randn(4, 3).T,
+    ],
     ids=lambda tensor: f"{tuple(tensor.shape)} {tensor.dtype}",
 )
 def test_tensors_come_back_with_their_type_and_shape(tensor: torch.Tensor, tmp_path: Path) -> None:
@@ -48,7 +55,9 @@ def test_without_checkpoints_a_replaced_file_goes_at_once(tmp_path: Path) -> Non
 
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("pc"), st.integers(0, 3)), max_size=40))
-def test_every_kept_checkpoint_can_be_restored(tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[str, int]]) -> None:
+def test_every_kept_checkpoint_can_be_restored(
+    tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[str, int]]
+) -> None:
     """Also the one before the kept ones: the newest may not have reached the disk when the process was killed."""
     directory = tmp_path_factory.mktemp("shelf")
     shelf, now, saved = Shelf(directory), {}, []

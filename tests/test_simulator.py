@@ -369,7 +369,9 @@ def test_a_failing_method_shows_its_device_and_seed(tmp_path: Path) -> None:
 
     simulator = by_hand(Scripted(script), tmp_path)
     simulator.begin()
-    with pytest.raises(DeviceError, match=r"the method failed on device 0 \(task 0, seed \d+\)(.|\n)*a bug in a method"):
+    with pytest.raises(
+        DeviceError, match=r"the method failed on device 0 \(task 0, seed \d+\)(.|\n)*a bug in a method"
+    ):
         simulator.step()
 
 

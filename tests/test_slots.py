@@ -86,7 +86,9 @@ def test_the_update_is_reinforce() -> None:
     gradients = torch.autograd.grad(expected, list(started.network.parameters()))
     truth = torch.cat([gradient.flatten() for gradient in gradients])
     total = torch.zeros_like(truth)
-    for slot, (probability, reward) in enumerate(zip(started.log_probabilities(0).exp(), rewards, strict=True), start=1):
+    for slot, (probability, reward) in enumerate(
+        zip(started.log_probabilities(0).exp(), rewards, strict=True), start=1
+    ):
         trial = policy(rate=1.0)
         trial.restore(state)
         trial.learn(0, slot, float(reward))

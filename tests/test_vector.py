@@ -80,7 +80,7 @@ def test_writing_the_model_changes_the_vector() -> None:
 def test_a_backward_pass_fills_the_gradient() -> None:
     module = mixed()
     reference = mixed()
-    layout, _, gradient = attached(module)
+    _, _, gradient = attached(module)
     inputs = torch.randn(5, 3)
     module(inputs).square().sum().backward()
     reference(inputs).square().sum().backward()

@@ -1,10 +1,10 @@
 """Liu, Jia, Che, Huo, Ren, Peng, Dai, Dou: FedASMU: Efficient asynchronous federated learning with dynamic
 staleness-aware model update. AAAI 2024.
 
-The server weighs an upload by its staleness, with control parameters learned for each device; a device asks once, in the
-middle of its training, for a fresh global model and merges it, at a moment and with a weight that are learned too. The
-formulas are in weights.py, the moment of the request in slots.py; docs/algorithms/fedasmu.md lists every departure from
-the printed paper.
+The server weighs an upload by its staleness, with control parameters learned for each device; a device asks once, in
+the middle of its training, for a fresh global model and merges it, at a moment and with a weight that are learned too.
+The formulas are in weights.py, the moment of the request in slots.py; docs/algorithms/fedasmu.md lists every departure
+from the printed paper.
 """
 
 from __future__ import annotations
@@ -274,6 +274,7 @@ class FedASMU(Algorithm):
         "fedasmu-h3": {"slots": "last"},
         "fedasmu-d": {"update": "displacement"},
         "fedasmu-paper": {
+            "lambda0": 1.0,
             "round_term": "printed",
             "sigma_gradient": "printed",
             "gradient_sign": "printed",
@@ -281,6 +282,7 @@ class FedASMU(Algorithm):
             "slot_unit": "epoch",
         },
         "fedasmu-authors": {
+            "lambda0": 1.0,
             "server_gradient": "uploaded",
             "effective_version": "interpolated",
             "device_order": "before_merge",
@@ -296,15 +298,15 @@ class FedASMU(Algorithm):
     server_weights: Literal["dynamic", "polynomial"] = Field(
         "dynamic", description="polynomial: FedAsync's, for ablation"
     )
-    polynomial_alpha: float = Field(0.6, gt=0, le=1)
-    polynomial_a: float = Field(0.5, ge=0)
-    lambda0: float = Field(1.0, ge=0)
-    sigma0: float = Field(0.5, ge=0)
-    iota0: float = Field(0.1, ge=0)
-    mu_alpha: float = Field(0.9, gt=0)
-    lr_lambda: float = Field(1e-4, ge=0)
-    lr_sigma: float = Field(1e-4, ge=0)
-    lr_iota: float = Field(1e-4, ge=0)
+    polynomial_alpha: float = Field(0.6, gt=0, le=1, description="of the polynomial weights")
+    polynomial_a: float = Field(0.5, ge=0, description="exponent of the polynomial weights")
+    lambda0: float = Field(8.0, ge=0, description="where the weight of an upload begins, over rounds and staleness")
+    sigma0: float = Field(0.5, ge=0, description="how fast it falls with staleness")
+    iota0: float = Field(0.1, ge=0, description="what remains of it in the long run")
+    mu_alpha: float = Field(0.9, gt=0, description="scales the argument of alpha")
+    lr_lambda: float = Field(1e-4, ge=0, description="how fast lambda is learned")
+    lr_sigma: float = Field(1e-4, ge=0, description="how fast sigma is learned")
+    lr_iota: float = Field(1e-4, ge=0, description="how fast iota is learned")
     round_term: Literal["shifted", "printed"] = Field("shifted", description="sqrt(t + 1), or sqrt(max(t, 1))")
     sigma_gradient: Literal["correct", "printed"] = "correct"
     gradient_sign: Literal["correct", "printed"] = "correct"
@@ -320,24 +322,24 @@ class FedASMU(Algorithm):
     guards: bool = Field(True, description="keep the learned numbers in their ranges")
 
     merge: bool = Field(True, description="ask for a fresh model during training")
-    gamma0: float = Field(2.0, ge=0)
-    upsilon0: float = Field(1.0, ge=0)
-    mu_beta: float = Field(1.0, gt=0)
-    lr_gamma: float = Field(1e-4, ge=0)
-    lr_upsilon: float = Field(1e-4, ge=0)
+    gamma0: float = Field(2.0, ge=0, description="where the weight of a fresh model begins, over rounds")
+    upsilon0: float = Field(1.0, ge=0, description="how much newer it must be to count")
+    mu_beta: float = Field(1.0, gt=0, description="scales the argument of beta")
+    lr_gamma: float = Field(1e-4, ge=0, description="how fast gamma is learned")
+    lr_upsilon: float = Field(1e-4, ge=0, description="how fast upsilon is learned")
     device_order: Literal["after_merge", "before_merge"] = Field(
         "after_merge", description="when gamma and upsilon move"
     )
 
     slots: Literal["learned", "first", "middle", "last", "fixed"] = Field("learned", description="when to ask")
-    fixed_slot: int = Field(1, ge=1)
-    slot_unit: Literal["step", "epoch"] = "step"
-    epsilon: float = Field(0.1, ge=0, le=1)
-    q_rate: float = Field(0.1, gt=0, le=1)
-    q_discount: float = Field(0.9, ge=0, lt=1)
+    fixed_slot: int = Field(1, ge=1, description="units done when a device asks, with slots = fixed")
+    slot_unit: Literal["step", "epoch"] = Field("step", description="what slots are counted in")
+    epsilon: float = Field(0.1, ge=0, le=1, description="how often a slot is tried at random")
+    q_rate: float = Field(0.1, gt=0, le=1, description="phi: how fast the device's table learns")
+    q_discount: float = Field(0.9, ge=0, lt=1, description="psi: what the next slot's prospects count for")
     lr_policy: float = Field(1e-3, ge=0, description="of the meta model")
     rho: float = Field(0.1, ge=0, le=1, description="how fast the meta model's baseline follows the rewards")
-    meta_select: Literal["eps_greedy", "sample"] = "eps_greedy"
+    meta_select: Literal["eps_greedy", "sample"] = Field("eps_greedy", description="how the meta model chooses")
     reward_norm: bool = Field(False, description="divide the meta model's advantages by their running size")
 
     @property

@@ -1,8 +1,8 @@
 """When a device asks for a fresh global model: FedASMU's reinforcement-learned time slot.
 
-A slot is the number of units (SGD steps or epochs) that are done when the request leaves: 1 to units - 1. For a device's
-first merge a small LSTM on the server proposes it, trained by REINFORCE (A23, A24); afterwards a Q-table on the device
-moves it by one (A25, A26).
+A slot is the number of units (SGD steps or epochs) that are done when the request leaves: 1 to units - 1. For the first
+merge of a device a small LSTM on the server proposes it, trained by REINFORCE (A23, A24); afterwards a Q-table on the
+device moves it by one (A25, A26).
 """
 
 from __future__ import annotations

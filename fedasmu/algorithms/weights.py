@@ -1,7 +1,7 @@
 """The numbered formulas of FedASMU's weights, and their derivatives.
 
-Names follow the paper: alpha weighs an upload on the server (xi is its argument, with the control parameters lambda, sigma
-and iota of the device); beta weighs a fresh global model on a device (phi is its argument, with gamma and upsilon).
+Names follow the paper: alpha weighs an upload on the server (xi is its argument, with the device's control parameters
+lambda, sigma and iota); beta weighs a fresh global model on a device (phi is its argument, with gamma and upsilon).
 Numbers such as (A4) are those of docs/algorithms/fedasmu.md, where each has its formula, its test and its departures.
 """
 

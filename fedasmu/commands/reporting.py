@@ -25,9 +25,10 @@ def report(
     ] = None,
     reference: Annotated[str, typer.Option(help="The method that the others are measured against.")] = "fedasmu",
 ) -> None:
-    """Make tables and figures from run directories alone."""
+    """Make tables, figures and a page to look at from run directories alone."""
     from fedasmu.report import figures, latex, tables
     from fedasmu.report.league import find, leagues
+    from fedasmu.report.page import write_page
 
     found = leagues(find(directories), reference)
     out = out or directories[0] / "report"
@@ -37,6 +38,7 @@ def report(
     (out / "results.csv").write_text(tables.write_csv(found))
     (out / "table.tex").write_text(latex.table(found))
     figures.draw(found, out)
+    write_page(directories, out / "report.html", reference)
     for league in found:
         show_grid(tables.main_table(league))
     for path in sorted(out.iterdir()):

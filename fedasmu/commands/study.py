@@ -168,9 +168,13 @@ def show(grid: list[Cell]) -> None:
 
 
 def report_failures(failed: Failures) -> None:
-    """A cell that failed makes the exit code 1."""
+    """Each reason once. A cell that failed makes the exit code 1."""
+    reasons: dict[str, list[Cell]] = {}
     for cell, reason in failed:
-        say(f"failed: {cell}: {reason.strip().splitlines()[-1]} (all of it: {cell.directory / 'error.txt'})")
+        reasons.setdefault(reason.strip().splitlines()[-1], []).append(cell)
+    for reason, (first, *others) in reasons.items():
+        more = f" and {len(others)} more" if others else ""
+        say(f"failed: {first}{more}: {reason} (all of it: {first.directory / 'error.txt'})")
     if failed:
         raise typer.Exit(1)
 

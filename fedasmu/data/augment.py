@@ -20,14 +20,15 @@ BORDER = 4  # pixels of zeros on each side
 
 def augment(images: Tensor, how: str, seed: int) -> Tensor:
     """Each image of (n, channels, height, width) cut out of its bordered self; with "crop+flip", half are mirrored."""
-    count, channels, height, width = images.shape
+    count, _, height, width = images.shape
     generator = torch.Generator().manual_seed(seed)
-    top, left = torch.randint(2 * BORDER + 1, (2, count, 1), generator=generator)
-    mirrored = torch.randint(2, (count, 1), generator=generator) * (how == "crop+flip")
-    across = torch.arange(width)
-    rows, columns = top + torch.arange(height), left + torch.where(mirrored == 1, width - 1 - across, across)
-    image, channel = torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None]
-    return pad(images, (BORDER,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    top, left = torch.randint(2 * BORDER + 1, (2, count), generator=generator)
+    windows = pad(images, (BORDER,) * 4).unfold(2, height, 1).unfold(3, width, 1)  # a view of all of them
+    crops = windows[torch.arange(count), :, top, left]
+    if how == "crop":
+        return crops
+    mirrored = torch.randint(2, (count, 1, 1, 1), generator=generator) == 1
+    return torch.where(mirrored.to(crops.device), crops.flip(3), crops)
 
 
 def augmented(

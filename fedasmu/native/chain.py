@@ -147,7 +147,7 @@ class Chain:
 
     def _dropout(self, module: nn.Dropout) -> None:
         if module.p > 0 and module.training:
-            self.randomness = f"layer {self.length} (Dropout) is random: only PyTorch trains with it"
+            self.randomness = f"layer {self.length} (Dropout) is random, and only PyTorch knows its random numbers"
 
     def _identity(self, module: nn.Identity) -> None:
         pass

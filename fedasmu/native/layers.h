@@ -45,7 +45,7 @@ struct Layer {
     const bool small = kernel_y == kernel_x && (kernel_x == 2 || kernel_x == 3) && stride_y == 1 && stride_x == 1;
     return kind == Kind::kConvolution && small && std::min(in.channels, out.channels) >= 16 ? kernel_x : 0;
   }
-  Index points() const { return (kernel_y + 1) * (kernel_x + 1); }
+  Index points() const { return kernel_x == 2 ? 25 : 16; }
   // A convolution packs its weights twice, for both directions; a linear layer's lie right for the way back.
   Index one_way() const { return winograd() ? points() * in.channels * out.channels : weights(); }
   Index packed_size() const { return kind == Kind::kConvolution ? 2 * one_way() : one_way(); }

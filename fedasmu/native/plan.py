@@ -30,6 +30,8 @@ class Plan:
 def plan(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Plan:
     """The layers of a module for inputs of `shape`, or `Unsupported`."""
     training, evaluation = (_trace(module, layout, shape, mode) for mode in (True, False))
+    if evaluation.randomness:
+        raise Unsupported(evaluation.randomness)
     if training.layers != evaluation.layers:
         raise Unsupported("the network has other layers in training than in evaluation")
     if not any(layer.weight >= 0 for layer in training.layers):

@@ -1,7 +1,7 @@
 // Convolutions of small kernels with fewer multiplications (Winograd, 1980; Lavin and Gray, "Fast algorithms for
-// convolutional neural networks", CVPR 2016). A tile of 2x2 outputs of a kernel of R x R takes (R+1)^2 products a channel
-// instead of 4 R^2: 9 for 16 when R is 2, 16 for 36 when R is 3. The price is a transformation of inputs, weights and
-// outputs by additions, small beside the products where there are many channels.
+// convolutional neural networks", CVPR 2016). M x M outputs of an R x R kernel take (M+R-1)^2 products a channel instead
+// of (M R)^2: 25 for 64 when R is 2 and M is 4, 16 for 36 when R is 3 and M is 2. The price is a transformation of
+// inputs, weights and outputs by additions, small beside the products where there are many channels.
 #pragma once
 
 #include "kernels.h"
@@ -12,13 +12,31 @@ namespace {
 // products is delta(dy), that of the weights is gradient(delta(dy) * input(x)).
 template <int R> struct Winograd;
 template <> struct Winograd<2> {
-  template <class T> static void input(const T* x, T* v) { v[0] = x[0] - x[1], v[1] = x[1], v[2] = x[2] - x[1]; }
-  template <class T> static void weights(const T* w, T* u) { u[0] = w[0], u[1] = w[0] + w[1], u[2] = w[1]; }
-  template <class T> static void output(const T* m, T* y) { y[0] = m[0] + m[1], y[1] = m[1] + m[2]; }
-  template <class T> static void delta(const T* y, T* m) { m[0] = y[0], m[1] = y[0] + y[1], m[2] = y[1]; }
-  template <class T> static void gradient(const T* u, T* w) { w[0] = u[0] + u[1], w[1] = u[1] + u[2]; }
+  static constexpr int M = 4, N = 5;  // Toom-Cook at the points 0, 1, -1, 2 and infinity
+  template <class T> static void input(const T* x, T* v) {
+    const T a = x[3] - x[1], b = x[2] - x[0];
+    v[0] = a - 2.0f * b, v[1] = x[2] + x[1] - a, v[2] = 3.0f * (x[2] - x[1]) - a, v[3] = a, v[4] = x[4] - x[2] - 2.0f * a;
+  }
+  template <class T> static void weights(const T* w, T* u) {
+    constexpr float sixth = 1.0f / 6.0f;
+    u[0] = 0.5f * w[0], u[1] = 0.5f * (w[0] + w[1]), u[2] = sixth * (w[0] - w[1]), u[3] = sixth * (w[0] + 2.0f * w[1]);
+    u[4] = w[1];
+  }
+  template <class T> static void output(const T* m, T* y) {
+    const T even = m[1] + m[2], odd = m[1] - m[2];
+    y[0] = m[0] + even + m[3], y[1] = odd + 2.0f * m[3], y[2] = even + 4.0f * m[3], y[3] = odd + 8.0f * m[3] + m[4];
+  }
+  template <class T> static void delta(const T* y, T* m) {
+    const T even = y[0] + y[2], odd = y[1] + y[3];
+    m[0] = y[0], m[1] = even + odd, m[2] = even - odd, m[3] = y[0] + 2.0f * y[1] + 4.0f * y[2] + 8.0f * y[3], m[4] = y[3];
+  }
+  template <class T> static void gradient(const T* u, T* w) {
+    constexpr float sixth = 1.0f / 6.0f;
+    w[0] = 0.5f * (u[0] + u[1]) + sixth * (u[2] + u[3]), w[1] = 0.5f * u[1] + sixth * (2.0f * u[3] - u[2]) + u[4];
+  }
 };
 template <> struct Winograd<3> {
+  static constexpr int M = 2, N = 4;
   template <class T> static void input(const T* x, T* v) {
     v[0] = x[0] - x[2], v[1] = x[1] + x[2], v[2] = x[2] - x[1], v[3] = x[3] - x[1];
   }
@@ -37,22 +55,22 @@ template <> struct Winograd<3> {
 // Two dimensions: the columns, then the rows.
 template <int From, int To, class T, class Line> inline void square(const T (&in)[From][From], T (&out)[To][To], Line line) {
   T half[To][From];
-#pragma GCC unroll 4
+#pragma GCC unroll 5
   for (int j = 0; j < From; ++j) {
     T column[From], turned[To];
-#pragma GCC unroll 4
+#pragma GCC unroll 5
     for (int i = 0; i < From; ++i) column[i] = in[i][j];
     line(column, turned);
-#pragma GCC unroll 4
+#pragma GCC unroll 5
     for (int i = 0; i < To; ++i) half[i][j] = turned[i];
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 5
   for (int i = 0; i < To; ++i) line(half[i], out[i]);
 }
 
 // The weights as [point][tile of outputs][k][n]; `at(n, k, y, x)` is a weight of output n.
 template <int L, int R, class At> void winograd_pack(Index outputs, Index depth, float* packed, At at) {
-  constexpr int N = R + 1;
+  constexpr int N = Winograd<R>::N;
   for_tiles(outputs, Lanes<L>::most, [&](Index first, Index count) {
     for (Index k = 0; k < depth; ++k)
       for (Index n = 0; n < count; ++n) {
@@ -72,7 +90,7 @@ inline Index winograd_plane(Index channels, Index lanes) { return (kStrip * chan
 
 // Transforms the From x From pixels at (row, column), zero outside of the image, into one value of each plane.
 template <int L, int From, int To, class Line>
-inline void lift(const Map& map, const float* x, Index row, Index column, const float* zeros, Index plane, float* to, Line line) {
+__attribute__((noinline)) void lift(const Map& map, const float* x, Index row, Index column, const float* zeros, Index plane, float* to, Line line) {
   using Floats = typename Lanes<L>::Floats;
   const float* from[From][From];
   for (int i = 0; i < From; ++i)
@@ -82,38 +100,39 @@ inline void lift(const Map& map, const float* x, Index row, Index column, const 
     }
   for (Index c = 0; c < map.channels * L; c += Lanes<L>::width) {
     Floats patch[From][From], lifted[To][To];
-#pragma GCC unroll 16
+#pragma GCC unroll 25
     for (int p = 0; p < From * From; ++p) patch[p / From][p % From] = load<Floats>(from[p / From][p % From] + c);
     square(patch, lifted, line);
-#pragma GCC unroll 16
+#pragma GCC unroll 25
     for (int p = 0; p < To * To; ++p) store(to + p * plane + c, lifted[p / To][p % To]);
   }
 }
 
-// The 2x2 outputs of one tile at (row, column), as far as they are inside of the image.
+// The outputs of one tile at (row, column), as far as they are inside of the image.
 template <int L, int R>
-inline void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column, float* y) {
+__attribute__((noinline)) void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column, float* y) {
   using Floats = typename Lanes<L>::Floats;
-  constexpr int N = R + 1;
+  constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   for (Index o = 0; o < out.channels * L; o += Lanes<L>::width) {
-    Floats products[N][N], results[2][2];
-#pragma GCC unroll 16
+    Floats products[N][N], results[M][M];
+#pragma GCC unroll 25
     for (int p = 0; p < N * N; ++p) products[p / N][p % N] = load<Floats>(from + p * plane + o);
     square(products, results, [](const Floats* m, Floats* r) { Winograd<R>::output(m, r); });
-    for (int q = 0; q < 4; ++q) {
-      if (row + q / 2 >= out.height || column + q % 2 >= out.width) continue;
-      Floats result = results[q / 2][q % 2] + (bias ? bias[o / L] : 0.0f);
+#pragma GCC unroll 16
+    for (int q = 0; q < M * M; ++q) {
+      if (row + q / M >= out.height || column + q % M >= out.width) continue;
+      Floats result = results[q / M][q % M] + (bias ? bias[o / L] : 0.0f);
       if (relu) result = Floats{} > result ? Floats{} : result;
-      store(y + out.at(row + q / 2, column + q % 2) * L + o, result);
+      store(y + out.at(row + q / M, column + q % M) * L + o, result);
     }
   }
 }
 
 // Calls body(row, column, tiles) for every strip of tiles.
-template <class Body> void for_strips(const Map& out, Body body) {
-  for (Index row = 0; row < out.height; row += 2)
-    for (Index column = 0; column < out.width; column += 2 * kStrip)
-      body(row, column, std::min(kStrip, (out.width - column + 1) / 2));
+template <int M, class Body> void for_strips(const Map& out, Body body) {
+  for (Index row = 0; row < out.height; row += M)
+    for (Index column = 0; column < out.width; column += M * kStrip)
+      body(row, column, std::min(kStrip, (out.width - column + M - 1) / M));
 }
 
 // y = the convolution of x, whose pixel (top, left) meets the first tap of the first output; 0 outside of x.
@@ -121,22 +140,22 @@ template <int L, int R>
 void winograd(const Map& in, Index top, Index left, const float* x, const float* w, const float* bias, bool relu,
               const Map& out, float* y, float* scratch) {
   using Floats = typename Lanes<L>::Floats;
-  constexpr int N = R + 1;
+  constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   const Index inputs = in.channels, outputs = out.channels;
   const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L);
   float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
   std::fill_n(zeros, inputs * L, 0.0f);
   Sweep s{.pixels = 0, .rows = 1, .run = inputs, .x_pixel = inputs * L, .x_row = 0, .x_step = L,
           .w_row = 0, .y_pixel = outputs * L, .y_step = L};
-  for_strips(out, [&](Index row, Index column, Index tiles) {
+  for_strips<M>(out, [&](Index row, Index column, Index tiles) {
     s.pixels = tiles;
     for (Index t = 0; t < tiles; ++t)
-      lift<L, N, N>(in, x, row + top, column + 2 * t + left, zeros, v_plane, v + t * inputs * L,
+      lift<L, N, N>(in, x, row + top, column + M * t + left, zeros, v_plane, v + t * inputs * L,
                     [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
     for (Index p = 0; p < N * N; ++p)
       sweep_all<L>(s, outputs, v + p * v_plane, w + p * inputs * outputs, inputs, 0, nullptr, m + p * m_plane);
     for (Index t = 0; t < tiles; ++t)
-      lower<L, R>(m + t * outputs * L, m_plane, bias, relu, out, row, column + 2 * t, y);
+      lower<L, R>(m + t * outputs * L, m_plane, bias, relu, out, row, column + M * t, y);
   });
 }
 
@@ -145,7 +164,7 @@ void winograd(const Map& in, Index top, Index left, const float* x, const float*
 template <int L, int R>
 void winograd_weights(const Map& in, const float* x, const Map& out, const float* d, float* g, float* scratch) {
   using Floats = typename Lanes<L>::Floats;
-  constexpr int N = R + 1;
+  constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   const Index inputs = in.channels, outputs = out.channels, padded = (inputs + L - 1) / L * L;
   const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L), u_plane = outputs * padded;
   float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
@@ -154,11 +173,11 @@ void winograd_weights(const Map& in, const float* x, const Map& out, const float
   std::fill_n(u, N * N * u_plane, 0.0f);
   Sweep s{.pixels = padded / L, .rows = 1, .run = 0, .x_pixel = L, .x_row = 0, .x_step = padded,
           .w_row = 0, .w_step = outputs, .y_pixel = L, .y_step = padded, .add = true};
-  for_strips(out, [&](Index row, Index column, Index tiles) {
+  for_strips<M>(out, [&](Index row, Index column, Index tiles) {
     for (Index t = 0; t < tiles; ++t) {
-      lift<L, N, N>(in, x, row - in.top, column + 2 * t - in.left, zeros, v_plane, v + t * inputs * L,
+      lift<L, N, N>(in, x, row - in.top, column + M * t - in.left, zeros, v_plane, v + t * inputs * L,
                     [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
-      lift<L, 2, N>(out, d, row, column + 2 * t, zeros, m_plane, m + t * outputs * L,
+      lift<L, M, N>(out, d, row, column + M * t, zeros, m_plane, m + t * outputs * L,
                     [](const Floats* a, Floats* b) { Winograd<R>::delta(a, b); });
     }
     s.run = tiles * L;

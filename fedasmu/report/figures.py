@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
-from fedasmu.report.latex import target_of
-from fedasmu.report.league import League, Standing
-from fedasmu.study.variants import GROUPS, slug
+from fedasmu.report.labels import GROUPS, slug
+from fedasmu.report.league import Floats, League, Standing, target_of
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart; yellow is too light for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+SECONDS = EngFormatter(sep="")  # 20k
+MANY = 10  # with more methods than this, the curves leave out the variants of FedASMU: they have figures of their own
+VARIANTS = {label for group in ("ablation", "slots") for label in GROUPS[group] if label.startswith("fedasmu-")}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -46,11 +50,11 @@ def draw(leagues: Sequence[League], out: Path) -> list[Path]:
             name = slug(league.title)
             written += _save(curves(league, style), out / f"curves-{name}")
             if league.targets:
-                written += _save(times(league, style), out / f"time-to-target-{name}")
+                written += _save(times(league), out / f"time-to-target-{name}")
             for group in ("ablation", "slots"):
-                members = [standing for standing in league.standings if standing.label in GROUPS[group]]
-                if len(members) > 2 and any(standing.label != "fedasmu" for standing in members[1:]):
-                    written += _save(parts(league, members, style), out / f"{group}-{name}")
+                members = [one for label in GROUPS[group] if (one := league.named(label)) is not None]
+                if sum(one.label in VARIANTS for one in members) > 1:
+                    written += _save(parts(league, members), out / f"{group}-{name}")
         if len(leagues) > 1:
             written += _save(environments(leagues, style), out / "environments")
     return written
@@ -65,133 +69,120 @@ def _save(figure: Figure, path: Path) -> list[Path]:
 
 def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     """Accuracy over virtual time, with a band of one standard deviation over the seeds."""
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
+    shown = [one for one in league.standings if len(league.standings) <= MANY or one.label not in VARIANTS]
     ends, top = [], 0.0
-    for standing in sorted(league.standings, key=lambda one: -one.accuracy):
+    for standing in sorted(shown, key=lambda one: -one.accuracy):
+        first, look = standing is league.reference, style[standing.label]
         time, mean, spread = standing.curve()
-        ends.append(time[-1])
+        mean, spread = smooth(mean), smooth(spread)
+        ends.append(float(time[-1]))
         top = max(top, float(mean.max()))
-        axes.plot(
-            time, mean, linewidth=1.5, label=f"{standing.label}  {standing.accuracy:.3f}", **style[standing.label]
-        )
+        label = f"{standing.accuracy:.3f}  {standing.label}"
+        axes.plot(time, mean, linewidth=2.4 if first else 1.3, zorder=4 if first else 3, label=label, **look)
         if len(standing.runs) > 1:
-            axes.fill_between(
-                time, mean - spread, mean + spread, color=style[standing.label]["color"], alpha=0.12, lw=0
-            )
+            axes.fill_between(time, mean - spread, mean + spread, color=look["color"], alpha=0.13, linewidth=0)
     for target in league.targets:
         axes.axhline(target, color="#999999", linewidth=0.6, zorder=0)
-        axes.annotate(
-            f"{target:g}",
-            (1.0, target),
-            (2, -3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            fontsize=7,
-            color="#777777",
-        )
-    # A method that waits for its slowest device takes many times as long: beyond this the others show nothing new.
-    shown = min(max(ends), 3.0 * sorted(ends)[len(ends) // 2])
-    axes.set(
-        xlim=(0, shown),
-        ylim=(0, min(1.0, top * 1.08)),
-        xlabel="virtual time (s)",
-        ylabel="accuracy",
-        title=league.title,
-    )
+    # A method that waits for its slowest device takes many times as long; all of it would press the others together.
+    axes.set(xlim=(0, min(max(ends), 3.0 * min(ends))), ylim=(0, min(1.0, 1.08 * top)), title=league.title)
+    axes.set(xlabel="virtual time (s)", ylabel="accuracy (running mean)")
+    axes.xaxis.set_major_formatter(SECONDS)
     axes.grid(alpha=0.25, linewidth=0.5)
-    figure.legend(loc="outside right upper", frameon=False, title="final accuracy", alignment="left", handlelength=2.4)
+    figure.legend(loc="outside right upper", frameon=False, title="final accuracy", alignment="left", handlelength=2.2)
     return figure
 
 
-def times(league: League, style: dict[str, dict[str, Any]]) -> Figure:
-    """Virtual time to each target: a panel a target, a bar a method, the range over the seeds as a line."""
+def smooth(values: Floats, width: int = 9) -> Floats:
+    """A running mean over 9 of 400 points; at the ends over those that there are."""
+    window = np.ones(width)
+    return np.convolve(values, window, "same") / np.convolve(np.ones_like(values), window, "same")
+
+
+def times(league: League) -> Figure:
+    """Virtual time to each target: a panel a target, a bar a method."""
     targets, rows = league.targets, list(reversed(league.standings))
-    figure = Figure(figsize=(2.2 + 2.6 * len(targets), 0.9 + 0.27 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(1.8 + 2.5 * len(targets), 1.0 + 0.25 * len(rows)), layout="constrained")
     for axes, target in zip(figure.subplots(1, len(targets), sharey=True, squeeze=False)[0], targets, strict=True):
-        reaches = [standing.reach(target) for standing in rows]
-        longest = max([reach.median for reach in reaches if math.isfinite(reach.median)], default=1.0)
-        for place, (standing, reach) in enumerate(zip(rows, reaches, strict=True)):
-            of_seeds = "" if reach.reached in (0, reach.seeds) else f" ({reach.reached} of {reach.seeds})"
-            if math.isfinite(reach.median):
-                axes.barh(place, reach.median, height=0.7, color=style[standing.label]["color"])
-                axes.text(
-                    reach.median + 0.02 * longest, place, f"{reach.median:,.0f}{of_seeds}", va="center", fontsize=7
-                )
-            else:
-                axes.text(0.02 * longest, place, f"not reached{of_seeds}", va="center", fontsize=7, color="#777777")
-        axes.set(xlim=(0, 1.28 * longest), title=f"to {target:g}", xlabel="virtual time (s)")
-        axes.locator_params(axis="x", nbins=4)
-        axes.set_yticks(range(len(rows)), [standing.label for standing in rows])
-        axes.tick_params(axis="y", length=0)
+        _bars(axes, rows, target, league.reference)
+        axes.set(title=f"to {target:g}")
     figure.suptitle(league.title, x=0.01, ha="left", fontsize=10)
     return figure
 
 
-def parts(league: League, members: Sequence[Standing], style: dict[str, dict[str, Any]]) -> Figure:
-    """What each part of a method is worth: final accuracy of all seeds, and time to the highest target reached."""
-    figure = Figure(figsize=(7.2, 1.3 + 0.36 * len(members)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    reached = [target for target in league.targets if any(math.isfinite(one.reach(target).median) for one in members)]
-    target = max(reached, default=None)
-    rows = list(reversed(members))
+def _bars(axes: Any, rows: Sequence[Standing], target: float, reference: Standing) -> None:
+    reaches = [standing.reach(target) for standing in rows]
+    longest = max([reach.median for reach in reaches if math.isfinite(reach.median)], default=1.0)
+    for place, (standing, reach) in enumerate(zip(rows, reaches, strict=True)):
+        reached = math.isfinite(reach.median)
+        text = f"{reach.median:,.0f}" if reached else "not reached"
+        text += "" if reach.reached in (0, reach.seeds) else f" ({reach.reached} of {reach.seeds})"
+        width = reach.median if reached else 0.0
+        axes.barh(place, width, height=0.7, color=COLOURS[0] if standing is reference else "#A9B4C2")
+        axes.text(width + 0.02 * longest, place, text, va="center", fontsize=7, color="black" if reached else "#777777")
+    axes.set(xlim=(0, 1.35 * longest), ylim=(-0.6, len(rows) - 0.4), xlabel="virtual time (s)")
+    axes.locator_params(axis="x", nbins=3)
+    axes.xaxis.set_major_formatter(SECONDS)
+    axes.set_yticks(range(len(rows)), [standing.label for standing in rows])
+    axes.tick_params(axis="y", length=0)
+
+
+def parts(league: League, members: Sequence[Standing]) -> Figure:
+    """What each part of a method is worth: the final accuracy of every seed, and the time to a target."""
+    figure = Figure(figsize=(7.2, 1.2 + 0.36 * len(members)), layout="constrained")
+    target, rows = target_of(league, members), list(reversed(members))
+    panels = figure.subplots(1, 1 if target is None else 2, sharey=True, squeeze=False)[0]
+    if target is not None:
+        _bars(panels[1], rows, target, members[0])
+        panels[1].set(xlabel=f"virtual time to {target:g} (s)")
     for place, standing in enumerate(rows):
-        colour = style[standing.label]["color"]
-        values = standing.values("accuracy")
-        left.plot(values, [place] * len(values), "o", color=colour, markersize=4, alpha=0.5)
-        left.plot([standing.accuracy], [place], "|", color=colour, markersize=16, markeredgewidth=2)
-        left.annotate(
-            f"{standing.accuracy:.3f}",
-            (standing.accuracy, place),
-            (0, 9),
-            textcoords="offset points",
-            ha="center",
-            fontsize=7,
-        )
-        if target is not None and math.isfinite(median := standing.reach(target).median):
-            right.barh(place, median, height=0.55, color=colour)
-            right.annotate(
-                f"{median:,.0f}", (median, place), (3, 0), textcoords="offset points", va="center", fontsize=7
-            )
-    left.set_yticks(range(len(rows)), [standing.label for standing in rows])
-    left.set(xlabel="accuracy (dots: seeds, bar: mean)", ylim=(-0.6, len(rows) - 0.3))
-    left.margins(x=0.15)
-    left.grid(axis="x", alpha=0.25, linewidth=0.5)
-    right.set(xlabel="no target was reached" if target is None else f"virtual time to {target:g} (s)")
-    right.margins(x=0.2)
-    right.locator_params(axis="x", nbins=4)
+        values, colour = standing.values("accuracy"), COLOURS[0] if place == len(rows) - 1 else "#5B6878"
+        panels[0].plot(values, [place] * len(values), "o", color=colour, markersize=4, alpha=0.5)
+        panels[0].plot([standing.accuracy], [place], "|", color=colour, markersize=14, markeredgewidth=2)
+        above = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
+        panels[0].annotate(f"{standing.accuracy:.3f}", (standing.accuracy, place), (0, 8), **above)
+    panels[0].set_yticks(range(len(rows)), [standing.label for standing in rows])
+    panels[0].set(xlabel="accuracy (dots: seeds, stroke: mean)", ylim=(-0.6, len(rows) - 0.2))
+    panels[0].margins(x=0.15)
+    panels[0].grid(axis="x", alpha=0.25, linewidth=0.5)
     figure.suptitle(league.title, x=0.01, ha="left", fontsize=10)
     return figure
 
 
 def environments(leagues: Sequence[League], style: dict[str, dict[str, Any]]) -> Figure:
-    """The methods across tasks or environments: accuracy above, time to the target below."""
+    """The methods across tasks or environments: accuracy above, time to a target below."""
     labels = [label for label in style if sum(league.named(label) is not None for league in leagues) > 1] or list(style)
-    figure = Figure(figsize=(max(5.5, 1.6 + 1.5 * len(leagues)), 5.6), layout="constrained")
+    figure = Figure(figsize=(max(5.5, 2.4 + 1.3 * len(leagues)), 4.8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for place, label in enumerate(labels):
         shift = 0.7 * ((place + 0.5) / len(labels) - 0.5)
+        look = {"color": style[label]["color"], "marker": "osD^"[place // len(COLOURS) % 4], "linestyle": ""}
         for column, league in enumerate(leagues):
             if (standing := league.named(label)) is None:
                 continue
-            named = label if all(league.named(label) is None for league in leagues[:column]) else None
-            look = {"color": style[label]["color"], "marker": "osD^vPX"[place // len(COLOURS) % 7], "markersize": 5}
-            error = 0.0 if math.isnan(standing.spread) else standing.spread
-            above.errorbar(column + shift, standing.accuracy, error, label=named, elinewidth=1, linestyle="", **look)
+            spread = 0.0 if math.isnan(standing.spread) else standing.spread
+            above.errorbar(column + shift, standing.accuracy, spread, markersize=5, elinewidth=1, **look)
             target = target_of(league)
             if target is not None and math.isfinite(median := standing.reach(target).median):
-                below.plot(column + shift, median, linestyle="", **look)
+                below.plot(column + shift, median, markersize=5, **look)
+        above.plot([], [], label=label, markersize=5, **look)
     above.set(ylabel="accuracy")
     below.set(ylabel="virtual time to target (s)", yscale="log")
-    ticks = [_tick(league) for league in leagues]
-    below.set_xticks(range(len(leagues)), ticks, fontsize=7)
+    for which in (below.yaxis.set_major_formatter, below.yaxis.set_minor_formatter):
+        which(SECONDS)
+    below.set_xticks(range(len(leagues)), _ticks(leagues), fontsize=8)
     for axes in (above, below):
         axes.grid(axis="y", alpha=0.25, linewidth=0.5)
     figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 
-def _tick(league: League) -> str:
-    target = target_of(league)
-    title = league.title.replace(", ", "\n").replace(" on ", "\non ")
-    return title if target is None else f"{title}\ntarget {target:g}"
+def _ticks(leagues: Sequence[League]) -> list[str]:
+    """The titles, without what all of them begin with, and the target of each."""
+    heads = {league.title.partition(", ")[0] for league in leagues}
+    names = [league.title.partition(", ")[2] if len(heads) == 1 else league.title for league in leagues]
+    targets = ["" if (target := target_of(league)) is None else f"\ntarget {target:g}" for league in leagues]
+    return [
+        name.replace(" on ", "\n").replace(", ", "\n") + target for name, target in zip(names, targets, strict=True)
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedasmu.report.league import League, Standing
+from fedasmu.report.league import League, Standing, target_of
 
 ESCAPES = str.maketrans(
     {character: "\\" + character for character in "&%$#_{}"} | {"±": r"$\pm$", "~": r"\textasciitilde{}"}
@@ -14,13 +14,6 @@ ESCAPES = str.maketrans(
 
 def escaped(text: str) -> str:
     return text.replace("\\", "/").translate(ESCAPES)
-
-
-def target_of(league: League) -> float | None:
-    """One target a column, as in the paper: the highest that the reference reaches, else the lowest there is."""
-    targets = league.targets
-    reached = [target for target in targets if math.isfinite(league.reference.reach(target).median)]
-    return max(reached) if reached else min(targets, default=None)
 
 
 def table(leagues: Sequence[League]) -> str:

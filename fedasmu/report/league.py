@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedasmu.errors import UserError
+from fedasmu.report.labels import ORDER
 from fedasmu.result import Result, flat
 
 NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
@@ -145,6 +146,16 @@ class League:
         return next((standing for standing in self.standings if standing.label == label), None)
 
 
+def target_of(league: League, standings: Sequence[Standing] = ()) -> float | None:
+    """Where only one target can be shown: the one that most methods reach, the highest of these."""
+    compared = standings or league.standings
+
+    def reached(target: float) -> int:
+        return sum(math.isfinite(standing.reach(target).median) for standing in compared)
+
+    return max(league.targets, key=lambda target: (reached(target), target), default=None)
+
+
 def _targets(standing: Standing) -> Iterable[str]:
     return (target for run in standing.runs for target in run.result.summary["time_to"])
 
@@ -167,9 +178,10 @@ def leagues(results: Iterable[Result], reference: str = "fedasmu") -> list[Leagu
     tasks: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
     for run in map(_labelled, results):
         tasks[run.task].append(run)
+    settings = [dict(task) for task in tasks]
     return [
-        League(_title(dict(task), [dict(other) for other in tasks]), dict(task), _standings(runs, reference))
-        for task, runs in tasks.items()
+        League(title, task, _standings(runs, reference))
+        for title, task, runs in zip(_titles(settings), settings, tasks.values(), strict=True)
     ]
 
 
@@ -183,11 +195,10 @@ def _standings(runs: list[Run], reference: str) -> tuple[Standing, ...]:
     for run in _told_apart(runs):
         if all(run.seed != other.seed for other in groups[run.label]):  # the same run in two places counts once
             groups[run.label].append(run)
-    order = _known_order()
 
     def rank(label: str) -> tuple[bool, int, str]:
         method = groups[label][0].result.summary["method"]
-        return label != reference, order.get(method, len(order)), label
+        return label != reference, ORDER.get(method, len(ORDER)), label
 
     return tuple(
         Standing(label, tuple(sorted(groups[label], key=lambda run: run.seed))) for label in sorted(groups, key=rank)
@@ -213,14 +224,22 @@ def differing_keys(tables: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 
 
-def _known_order() -> dict[str, int]:
-    from fedasmu.algorithms import ALGORITHMS
+def _titles(tasks: Sequence[dict[str, str]]) -> list[str]:
+    """Model and data, and as few further settings as tell the tasks apart: named environments before single keys."""
+    chosen: list[str] = ["model.name", "data.name"]
+    for key in sorted(differing_keys(tasks), key=lambda key: not key.endswith(".preset")):
+        if _distinct(tasks, [*chosen, key]) > _distinct(tasks, chosen):
+            chosen.append(key)
+    return [
+        ", ".join([" on ".join(task[key] for key in chosen[:2]), *(_shown(task, key) for key in chosen[2:])])
+        for task in tasks
+    ]
 
-    return {name: place for place, name in enumerate(name for method in ALGORITHMS for name in method.names())}
+
+def _distinct(tasks: Sequence[dict[str, str]], keys: Sequence[str]) -> int:
+    return len({tuple(task.get(key) for key in keys) for task in tasks})
 
 
-def _title(task: dict[str, str], others: Sequence[dict[str, str]]) -> str:
-    names = ("model.name", "data.name")
-    title = " on ".join(task.get(key, "?") for key in names)
-    extra = [key for key in differing_keys(others) if key not in names and key in task]
-    return ", ".join([title, *(f"{key} = {task[key]}" for key in extra)])
+def _shown(task: dict[str, str], key: str) -> str:
+    value = task.get(key, "default")
+    return value if key.endswith(".preset") else f"{key} = {value}"

@@ -169,6 +169,6 @@ def _perform(cell: Cell, resume: bool, tell: Tell) -> tuple[str, str]:
         reason = traceback.format_exc()
     else:
         return "finished", ""
-    if cell.directory.is_dir():
-        trouble.write_text(reason + "\n")
+    cell.directory.mkdir(parents=True, exist_ok=True)
+    trouble.write_text(reason + "\n")
     return "failed", reason

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedasmu import data
 from fedasmu.config import load
 from fedasmu.errors import UserError
-from fedasmu.report.league import League, find, leagues
+from fedasmu.report.league import League, Standing, find, leagues
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells
@@ -116,17 +116,29 @@ def _multiple(entry: Printed, column: dict[str, Printed]) -> str:
 
 
 @dataclass(frozen=True)
+class Gain:
+    value: float
+    error: float = 0.0  # the standard error of the difference, over the seeds; 0 where it is not known
+
+
+@dataclass(frozen=True)
 class Verdict:
     claim: Claim
     where: str
-    gains: tuple[float, ...]  # one for each pair that could be compared
+    gains: tuple[Gain, ...]  # one for each pair that was run; NaN where neither reached the target
+
+    @property
+    def known(self) -> list[Gain]:
+        return [gain for gain in self.gains if not math.isnan(gain.value)]
 
     def __str__(self) -> str:
-        if not self.gains:
+        if not self.known:
             return "not run"
         if self.claim.measure == "spread":
-            return "holds" if max(self.gains) <= self.claim.high else "does not hold"
-        return "holds" if min(self.gains) > 0 else "does not hold"
+            return "holds" if max(gain.value for gain in self.known) <= self.claim.high else "does not hold"
+        close = any(abs(gain.value) < 2 * gain.error for gain in self.known)
+        verdict = "holds" if min(gain.value for gain in self.known) > 0 else "does not hold"
+        return f"{verdict} (within the noise)" if close else verdict
 
 
 def verdicts(study: Study, name: str, found: Measured) -> list[Verdict]:
@@ -140,20 +152,25 @@ def verdicts(study: Study, name: str, found: Measured) -> list[Verdict]:
 
 def judge(study: Study, claim: Claim, found: Measured, where: str) -> Verdict:
     gains = [value for league in found.values() for value in _gains(claim, league, target_of(study, league))]
-    return Verdict(claim, where, tuple(value for value in gains if not math.isnan(value)))
+    return Verdict(claim, where, tuple(gains))
 
 
-def _gains(claim: Claim, league: League, target: float) -> list[float]:
-    values = {
-        standing.label: standing.reach(target).median if claim.measure == "time" else standing.accuracy
-        for standing in league.standings
-    }
+def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
+    standings = {standing.label: standing for standing in league.standings}
     if claim.measure == "spread":
-        return [100 * (max(values.values()) - min(values.values()))] if len(values) > 1 else []
-    if claim.better not in values:
+        values = [standing.accuracy for standing in league.standings]
+        return [Gain(100 * (max(values) - min(values)))] if len(values) > 1 else []
+    worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label != claim.better)]
+    if claim.better not in standings:
         return []
-    worse = [label for label in values if label == claim.worse or (claim.worse == EVERY and label != claim.better)]
-    return [gain(claim.measure, values[claim.better], values[label]) for label in worse]
+    return [_gain(claim, standings[claim.better], standings[label], target) for label in worse]
+
+
+def _gain(claim: Claim, better: Standing, worse: Standing, target: float) -> Gain:
+    if claim.measure == "time":
+        return Gain(gain("time", better.reach(target).median, worse.reach(target).median))
+    errors = [one.spread / math.sqrt(len(one.runs)) for one in (better, worse) if len(one.runs) > 1]
+    return Gain(gain("accuracy", better.accuracy, worse.accuracy), 100 * math.hypot(*errors))
 
 
 def verdict_table(judged: Sequence[Verdict]) -> Grid:
@@ -161,7 +178,8 @@ def verdict_table(judged: Sequence[Verdict]) -> Grid:
         (
             f"{verdict.claim}{', ' * bool(verdict.where)}{verdict.where}",
             _range(verdict.claim.measure, (verdict.claim.low, verdict.claim.high)),
-            _range(verdict.claim.measure, verdict.gains),
+            _range(verdict.claim.measure, [gain.value for gain in verdict.known])
+            or "neither got there" * bool(verdict.gains),
             str(verdict),
         )
         for verdict in judged

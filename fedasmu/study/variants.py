@@ -13,15 +13,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedasmu.algorithms import ALGORITHMS, named
+from fedasmu.algorithms import named
 from fedasmu.errors import UserError
-
-GROUPS = {
-    "all": tuple(method.names()[0] for method in ALGORITHMS),
-    "paper": ("fedasmu", "fedavg", "fedprox", "moon", "feddyn", "fedasync", "port", "asofed", "fedbuff", "fedsa"),
-    "ablation": ("fedasmu", "fedasmu-da", "fedasmu-fa", "fedasmu-0", "fedavg"),
-    "slots": ("fedasmu", "fedasmu-h1", "fedasmu-h2", "fedasmu-h3"),
-}
+from fedasmu.report.labels import GROUPS, ORDER, slug
 
 
 @dataclass(frozen=True)
@@ -40,11 +34,6 @@ class Variant:
         shown = [self.label, *(part for key, value in keys for part in (key.rpartition(".")[2], value))]
         changes = (*self.changes, *(f"{key}={value}" for key, value in keys))
         return replace(self, label=slug("-".join(shown)), changes=changes, base=self.label)
-
-
-def slug(text: str) -> str:
-    """A label that is safe as the name of a directory."""
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-.")
 
 
 def read(text: str) -> list[Variant]:
@@ -133,16 +122,12 @@ def _own_key(variant: Variant, key: str, used: set[str]) -> str | None:
     section, _, name = key.partition(".")
     if section in (variant.method, variant.label):
         section = "algorithm"
-    elif section in known_methods():
+    elif section in ORDER:
         return None
     if section == "algorithm" and name not in _settings_of(variant.method):
         return None
     used.add(key)
     return f"{section}.{name}"
-
-
-def known_methods() -> set[str]:
-    return {name for method in ALGORITHMS for name in method.names()}
 
 
 def _settings_of(method: str) -> set[str]:

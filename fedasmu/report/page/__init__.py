@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedasmu.record import write_whole
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.page.charts import curves, distributions, sample
 from fedasmu.report.page.tasks import OUTCOMES, tasks
 from fedasmu.report.tables import main_table
 
-PARTS = ("uplot/uPlot.min.css", "style.css", "uplot/uPlot.iife.min.js", "charts.js", "timeline.js", "page.js")
 
-
-def write_page(runs: Sequence[Path], out: Path) -> Path:
-    """Everything about the finished runs in or below these directories, in one file."""
-    found = leagues(find(list(runs)))
+def write_page(runs: Sequence[Path], out: Path, reference: str = "fedasmu") -> Path:
+    """Everything about the finished runs in or below these directories; the others are measured against `reference`."""
+    found = leagues(find(runs), reference)
     data = {"leagues": [_league(one) for one in found], "outcomes": OUTCOMES}
     # In a script element only "<" could begin something that is not data: "</script>", "<!--".
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    page = _part("template.html").replace("{{title}}", html.escape("; ".join(one.title for one in found)))
-    for name in PARTS:
-        page = page.replace(f"{{{{{name}}}}}", _part(name))
+    own = {"data": text, "title": html.escape("; ".join(one.title for one in found))}
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, page.replace("{{data}}", text))
+    # All at once, so that what is put in is not searched for places again.
+    page = re.sub(r"{{(.+?)}}", lambda place: own.get(place[1]) or _part(place[1]), _part("template.html"))
+    out.write_text(page, encoding="utf-8")
     return out
 
 

@@ -25,7 +25,7 @@ AXES: dict[str, tuple[str, Callable[[dict[str, Floats]], Floats]]] = {
 
 
 def curves(league: League) -> list[dict[str, Any]]:
-    """Accuracy over virtual time, uploads and bytes: of every method the mean over its seeds, the least and the most."""
+    """Accuracy over virtual time, uploads and bytes: every method's mean over its seeds, its lowest and its highest."""
     return [{"label": label, **_curves(league, along)} for label, along in AXES.values()]
 
 

@@ -11,11 +11,13 @@ import csv
 import gzip
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedasmu.errors import UserError
 from fedasmu.result import Result
 
 OUTCOMES = ("accepted", "stale", "refused", "lost", "under way")
@@ -68,20 +70,32 @@ def tasks(result: Result) -> Tasks:
             versions.append(until)
             for task, weight in zip(event["tasks"], event["weights"], strict=False):
                 rows[task] |= {"version": event["version"], "alpha": weight}
+        elif (row := rows.get(event["task"])) is None:
+            continue  # nothing is known of its start
         elif kind == "fetch":
-            rows[event["task"]].setdefault("asked", until)
-            rows[event["task"]].setdefault("fresh", event["fresh"])
+            row.setdefault("asked", until)
+            row.setdefault("fresh", event["fresh"])
         else:
-            rows[event["task"]] |= {"ended": until, "outcome": event.get("verdict", "lost"), **_note(event)}
+            row |= {"ended": until, "outcome": event.get("verdict", "lost"), **_note(event)}
     until = max(until, float(result.summary["virtual_seconds"]))
-    with (result.directory / "fleet.csv").open() as file:
-        fleet = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    fleet = _fleet(result.directory / "fleet.csv") if rows else []
     _derive_moments(list(rows.values()), fleet, result, until)
-    return Tasks(_columns(list(rows.values())), np.array(versions), _array([d["seconds_per_sample"] for d in fleet]), until)
+    return Tasks(
+        _columns(list(rows.values())), np.array(versions), _array([d["seconds_per_sample"] for d in fleet]), until
+    )
+
+
+def _fleet(path: Path) -> list[dict[str, float]]:
+    if not path.is_file():
+        raise UserError(f"{path}: missing; without the devices' links there is no timeline")
+    with path.open() as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
 def _note(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: event[name] for name in ("staleness", "loss", "beta", "reward", "slot") if event.get(name) is not None}
+    return {
+        name: event[name] for name in ("staleness", "loss", "beta", "reward", "slot") if event.get(name) is not None
+    }
 
 
 def _derive_moments(rows: list[dict[str, Any]], fleet: list[dict[str, float]], result: Result, until: float) -> None:

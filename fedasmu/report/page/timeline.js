@@ -158,7 +158,7 @@ class Timeline {
     for (const task of this.inView(device)) {
       const begun = start[task], right = this.x(begun + end[task]), left = this.x(begun);
       if (right - left < 1) { // too small to be told apart: one line a pixel
-        if (right > drawnTo) { context.fillStyle = paint.training; context.fillRect(left, top + 2, 1, LANE - 5); drawnTo = left + 1; }
+        if (right > drawnTo) { context.fillStyle = fresh[task] >= 0 ? paint.merged : paint.training; context.fillRect(left, top + 2, 1, LANE - 5); drawnTo = left + 1; }
         if (outcome[task] === 0 || outcome[task] === 4) continue;
       } else {
         const bar = (from, to, colour, least = 0) => {
@@ -170,7 +170,7 @@ class Timeline {
         bar(0, stop, "training");
         if (asked && fresh[task] >= 0) bar(answer[task], stop, "merged");
         bar(0, down[task], "download", least);
-        if (asked) bar(ask[task], answer[task], "request", least + 1);
+        if (asked) bar(ask[task], answer[task], "request", least * 1.5);
         if (!isNaN(up[task])) bar(Math.min(up[task], end[task] - least * (this.to - this.from) / this.width), end[task], "upload");
       }
       if (outcome[task] >= 1 && outcome[task] <= 3) {
@@ -200,7 +200,7 @@ class Timeline {
     const count = limit => countUpTo(limit, versions.length, at => versions[at]);
     const first = countUpTo(this.from - 1e-9, versions.length, at => versions[at]), last = count(this.to);
     context.textAlign = "center";
-    let labelled = -Infinity, drawn = -Infinity;
+    let labelled = SIDE, drawn = -Infinity;
     for (let at = first; at < last; at++) {
       const x = this.x(versions[at]);
       if (x - drawn < 0.7) continue;

@@ -1,0 +1,113 @@
+"""Recipes: TOML in, overrides applied, a complete TOML out that means the same."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import settings
+
+from fedasmu.config import Config, load, override, parse
+from fedasmu.errors import UserError
+
+RECIPES = sorted((Path(__file__).parent.parent / "fedasmu" / "recipes").glob("*.toml"))
+
+
+def again(config: Config) -> Config:
+    return parse(tomllib.loads(config.toml()))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid_and_its_complete_form_means_the_same(path: Path) -> None:
+    config = load(path)
+    assert config.name == path.stem
+    assert again(config) == config
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stop": {"time": 100.0}},
+        {"fleet": {"preset": ["het110", "unreliable"], "devices": 7}},
+        {"pacing": {"preset": "table", "max_in_flight": 3}},
+        {"pacing": {"max_in_flight": 1.0}},
+        {"model": "mlp"},
+        {"model": {"name": "mlp", "hidden": 7}},
+        {"algorithm": {"name": "fedasync", "max_staleness": 5, "staleness": "hinge"}},
+        {"algorithm": "fedavg"},
+        {"data": {"dir": "~/x"}, "seed": 2**70},
+    ],
+    ids=str,
+)
+def test_the_complete_form_means_the_same(changes: dict[str, Any]) -> None:
+    config = parse(settings(**changes))
+    assert again(config) == config
+
+
+def test_paths_become_absolute_so_that_a_run_can_be_resumed_from_anywhere() -> None:
+    config = parse(settings(data={"dir": "x"}, fleet={"trace": "~/t.csv"}))
+    assert config.data.dir == Path.cwd() / "x"
+    assert config.fleet.trace == Path.home() / "t.csv"
+
+
+def test_a_recipe_is_named_after_its_file(tmp_path: Path) -> None:
+    (tmp_path / "my-recipe.toml").write_text('algorithm = "fedavg"')
+    assert load(tmp_path / "my-recipe.toml").name == "my-recipe"
+    (tmp_path / "my-recipe.toml").write_text('name = "other"\nalgorithm = "fedavg"')
+    assert load(tmp_path / "my-recipe.toml").name == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("local.lr=0.01", ["local", "lr"], 0.01),
+        (" local.lr = 0.01 ", ["local", "lr"], 0.01),
+        ("seed=3", ["seed"], 3),
+        ("data.name=cifar-10", ["data", "name"], "cifar-10"),
+        ('data.name="3"', ["data", "name"], "3"),
+        ("evaluate.targets=[0.5, 0.6]", ["evaluate", "targets"], [0.5, 0.6]),
+        ("timing_only=true", ["timing_only"], True),
+        ("model.hidden=5", ["model"], {"name": "mlp", "hidden": 5}),
+        ("name=a=b", ["name"], "a=b"),
+    ],
+)
+def test_an_override_sets_its_key(text: str, path: list[str], value: Any) -> None:
+    table: Any = override({"model": "mlp", "local": {"epochs": 7}}, [text])
+    assert table["local"]["epochs"] == 7
+    for key in path:
+        table = table[key]
+    assert table == value
+
+
+def test_the_last_override_counts() -> None:
+    assert override({}, ["local.lr=1", "local.lr=2"]) == {"local": {"lr": 2}}
+
+
+def test_another_method_drops_the_settings_of_the_one_it_replaces() -> None:
+    table = {"algorithm": {"name": "fedasync", "alpha": 0.3}}
+    assert override(table, ["algorithm.name=fedavg"]) == {"algorithm": {"name": "fedavg"}}
+    assert override(table, ["algorithm=fedavg"]) == {"algorithm": {"name": "fedavg"}}
+    assert override(table, ["algorithm.name=fedasync"]) == table
+    both = override(table, ["algorithm.name=fedasync", "algorithm.alpha=0.9"])
+    assert both == {"algorithm": {"name": "fedasync", "alpha": 0.9}}
+
+
+def test_overrides_leave_the_table_alone() -> None:
+    table = {"local": {"lr": 1.0}}
+    override(table, ["local.lr=2"])
+    assert table == {"local": {"lr": 1.0}}
+
+
+def test_a_key_is_not_a_section() -> None:
+    with pytest.raises(UserError, match="seed is not a section"):
+        override({"seed": 3}, ["seed.x=1"])
+
+
+def test_settings_are_frozen() -> None:
+    config = parse(settings())
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 3  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        config.local.lr = 3  # type: ignore[misc]

@@ -1,0 +1,148 @@
+"""Trackers see every line and change nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import blobs, outputs, settings, softmax
+
+from fedasmu import Experiment, Result
+from fedasmu.errors import Interrupted, UserError
+from fedasmu.trackers import TRACKERS, Tracker
+
+
+class Notebook:
+    """Keeps what it is shown; fails at the n-th call if told to."""
+
+    def __init__(self, fail_at: int = -1) -> None:
+        self.config: dict[str, Any] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.summaries: list[dict[str, Any]] = []
+        self.fail_at = fail_at
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        self.config = dict(config)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        if len(self.rows) == self.fail_at:
+            raise OSError("the disk is full")
+        self.rows.append(dict(row))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self.summaries.append(dict(summary))
+
+
+def run(out: Path, *trackers: str | Tracker, **more: Any) -> Result:
+    experiment = Experiment(settings(), model=softmax, data=blobs())
+    return experiment.run(out, trackers=trackers, **more)
+
+
+def curve(rows: list[dict[str, Any]], column: str) -> list[float]:
+    return [math.nan if row[column] == "" else float(row[column]) for row in rows]
+
+
+def test_a_tracker_sees_every_line_and_changes_nothing(tmp_path: Path) -> None:
+    notebook = Notebook()
+    plain, tracked = run(tmp_path / "plain"), run(tmp_path / "tracked", notebook)
+    assert outputs(plain) == outputs(tracked)
+    assert notebook.config["algorithm.name"] == "fedasync"
+    assert notebook.config["local.lr"] == 0.1
+    for column, values in tracked.curve.items():
+        assert curve(notebook.rows, column) == pytest.approx(values.tolist(), nan_ok=True)
+    assert notebook.summaries == [tracked.summary]
+
+
+def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    broken, sound, said = Notebook(fail_at=3), Notebook(), list[str]()
+    result = run(tmp_path / "run", broken, sound, say=said.append)
+    assert outputs(result) == outputs(run(tmp_path / "plain"))
+    assert [line for line in said if "left out" in line] == [
+        "Notebook failed and is left out from here on: OSError('the disk is full')"
+    ]
+    assert (len(broken.rows), broken.summaries) == (3, [])
+    assert len(sound.rows) == len(result.curve["time"])
+
+
+def test_after_an_interruption_a_tracker_is_closed_and_the_next_one_sees_all_lines(tmp_path: Path) -> None:
+    def stop(simulator: Any) -> None:
+        if simulator.server.counters.received == 30:
+            raise Interrupted
+
+    first, second = Notebook(), Notebook()
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", first, observe=stop)
+    assert first.summaries == [{}]
+    result = run(tmp_path / "run", second, resume=True)
+    assert 0 < len(first.rows) < len(second.rows)
+    assert curve(second.rows, "uploads") == result.curve["uploads"].tolist()
+    assert second.summaries == [result.summary]
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_missing_package_is_named_before_anything_starts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(UserError, match=rf"pip install 'fedasmu\[{name}\]'"):
+        run(tmp_path / "run", name)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is tensorboard, wandb, mlflow"):
+        run(tmp_path / "run", "tensorbord")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    found = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not found, reason=f"the extra package {package} is not installed")
+
+
+def real(tmp_path: Path, name: str) -> Result:
+    """A run followed by the real package, which must neither change it nor fail."""
+    said = list[str]()
+    result = run(tmp_path / "run", name, say=said.append)
+    assert not [line for line in said if "left out" in line]
+    assert outputs(result) == outputs(run(tmp_path / "plain"))
+    return result
+
+
+@needs("tensorboard")
+def test_tensorboard(tmp_path: Path) -> None:
+    result = real(tmp_path, "tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    written = EventAccumulator(str(result.directory / "tensorboard"))
+    written.Reload()
+    scalars = written.Scalars("accuracy")
+    assert [one.step for one in scalars] == result.curve["uploads"].tolist()
+    assert [one.value for one in scalars] == pytest.approx(result.curve["accuracy"].tolist())
+
+
+@needs("wandb")
+def test_weights_and_biases(tmp_path: Path) -> None:
+    result = real(tmp_path, "wandb")
+    [written] = (result.directory / "wandb").glob("offline-run-*/*.wandb")
+    content = written.read_bytes()
+    assert b"algorithm.name" in content
+    assert content.count(b"accuracy") >= len(result.curve["accuracy"])
+
+
+@needs("mlflow")
+def test_mlflow(tmp_path: Path) -> None:
+    result = real(tmp_path, "mlflow")
+    from mlflow import MlflowClient
+
+    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("fedasmu")
+    assert experiment is not None
+    [written] = client.search_runs([experiment.experiment_id])
+    assert (written.info.run_name, written.info.status) == ("run", "FINISHED")
+    assert written.data.params["local.lr"] == "0.1"
+    history = client.get_metric_history(written.info.run_id, "accuracy")
+    assert [one.value for one in history] == pytest.approx(result.curve["accuracy"].tolist())
