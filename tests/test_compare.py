@@ -69,13 +69,13 @@ def stamps(directory: Path) -> dict[Path, int]:
 
 
 def test_methods_are_read_with_settings_and_labels() -> None:
-    found = variants.read("fedasmu, fedasync(alpha=0.9,local.lr=0.02), strong=fedbuff(size=[1,2]), mine.methods:Own")
+    found = variants.read("fedasmu, fedasync(alpha=0.9,local.lr=0.02), strong=fedbuff(buffer=[1,2]), mine.methods:Own")
     assert found == [
         variants.Variant("fedasmu", "fedasmu"),
         variants.Variant(
             "fedasync-alpha-0.9-lr-0.02", "fedasync", ("algorithm.alpha=0.9", "local.lr=0.02"), base="fedasync"
         ),
-        variants.Variant("strong", "fedbuff", ("algorithm.size=[1,2]",), base="fedbuff"),
+        variants.Variant("strong", "fedbuff", ("algorithm.buffer=[1,2]",), base="fedbuff"),
         variants.Variant("mine.methods-Own", "mine.methods:Own"),
     ]
     assert [one.label for one in variants.read("slots,fedasmu")] == [
@@ -258,7 +258,7 @@ def test_tuned_settings_are_used(recipe: Path) -> None:
         (("--seeds", "0"), "at least one seed"),
         (("--first-seed", "-1"), "at least one seed"),
         (("--vary", "lr=1,2"), "name the section too"),
-        (("--vary", "fedbuff.size=1,2"), "none of the methods has it"),
+        (("--vary", "fedbuff.buffer=1,2"), "none of the methods has it"),
         (("--vary", "local.lr=1,oops"), "local.lr"),
         (("--set", "algorithm.name=fedavg"), "--methods says"),
         (("--budget", "0"), "must be a number above 0"),

@@ -337,7 +337,7 @@ def recipe(directory: Path) -> str:
     (directory / "recipe.toml").write_text(
         """
         model = "test_determinism:regularised"
-        checkpoint_seconds = 0.05
+        checkpoint_seconds = 0.2
         [data]
         name = "conftest:blobs"
         [fleet]
@@ -354,7 +354,7 @@ def recipe(directory: Path) -> str:
         [evaluate]
         every = 5
         [stop]
-        uploads = 200
+        uploads = 150
         """
     )
     return str(directory / "recipe.toml")

@@ -75,7 +75,7 @@ def test_the_best_is_the_first_of_its_method(tmp_path: Path) -> None:
         ((), "what is to be tried"),
         (("--grid", "local.lr"), "write it as key=value"),
         (("--grid", "local.lr="), "write it as key=value"),
-        (("--grid", "algorithm.size=1,2"), "none of the methods has it"),
+        (("--grid", "algorithm.buffer=1,2"), "none of the methods has it"),
         (("--grid", "local.nonsense=1,2"), "local.nonsense"),
         (("--grid", "local.lr=0.1", "--set", "data.held_out=0"), "training data to judge on"),
         (("--grid", "local.lr=0.1", "--set", "data.name=conftest:blobs"), "cannot hold out"),

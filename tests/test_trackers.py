@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,13 @@ def test_mlflow(tmp_path: Path) -> None:
     assert written.data.params["local.lr"] == "0.1"
     history = client.get_metric_history(written.info.run_id, "accuracy")
     assert [one.value for one in history] == pytest.approx(result.curve["accuracy"].tolist())
+
+
+def test_the_example_of_ones_own_tracker_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parent.parent / "docs" / "how-to" / "trackers.md"
+    [code] = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    exec(compile(code, str(page), "exec"), {})
+    assert capsys.readouterr().out.startswith("the learning rate is 0.005\n0 0.")

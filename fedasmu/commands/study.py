@@ -20,7 +20,7 @@ COMPARE_EXAMPLES = """
 
   fedasmu compare quickstart --methods fedasmu,fedavg,fedbuff --seeds 3 --out runs/three
 
-  fedasmu compare quickstart --methods "fedasync(alpha=0.9),plain=fedasync,fedbuff(size=5,local.lr=0.02)"
+  fedasmu compare quickstart --methods "fedasync(alpha=0.9),plain=fedasync,fedbuff(buffer=5,local.lr=0.02)"
 
   fedasmu compare quickstart --methods fedasync,fedbuff --vary fedasync.alpha=0.3,0.6,0.9 --vary local.lr=0.01,0.03
 

@@ -83,14 +83,14 @@ template <int L, int R, class At> void winograd_pack(Index outputs, Index depth,
   });
 }
 
-constexpr Index kStrip = 16;  // tiles at a time: their transforms fit in the second-level cache
+constexpr Index kStrip = 4;  // tiles at a time: their transforms fit in the second-level cache
 
 // One more vector a plane: planes a multiple of 4 KiB apart would fight for the same lines of the first-level cache.
 inline Index winograd_plane(Index channels, Index lanes) { return (kStrip * channels + 1) * lanes; }
 
 // Transforms the From x From pixels at (row, column), zero outside of the image, into one value of each plane.
 template <int L, int From, int To, class Line>
-__attribute__((noinline)) void lift(const Map& map, const float* x, Index row, Index column, const float* zeros, Index plane, float* to, Line line) {
+inline void lift(const Map& map, const float* x, Index row, Index column, const float* zeros, Index plane, float* to, Line line) {
   using Floats = typename Lanes<L>::Floats;
   const float* from[From][From];
   for (int i = 0; i < From; ++i)
@@ -110,7 +110,7 @@ __attribute__((noinline)) void lift(const Map& map, const float* x, Index row, I
 
 // The outputs of one tile at (row, column), as far as they are inside of the image.
 template <int L, int R>
-__attribute__((noinline)) void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column, float* y) {
+inline void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column, float* y) {
   using Floats = typename Lanes<L>::Floats;
   constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   for (Index o = 0; o < out.channels * L; o += Lanes<L>::width) {
