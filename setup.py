@@ -1,5 +1,6 @@
 """Builds the native engine: one C++ source, once for each instruction set. Without a compiler the install goes on."""
 
+import glob
 import os
 import platform
 
@@ -30,7 +31,7 @@ setup(
         Extension(
             f"fedasmu.native._engine_{name}",
             ["fedasmu/native/engine.cpp"],
-            depends=["fedasmu/native/kernels.h", "fedasmu/native/layers.h"],
+            depends=glob.glob("fedasmu/native/*.h"),
             extra_compile_args=FLAGS + flags,
             language="c++",
             optional=True,

@@ -1,16 +1,21 @@
-"""The native engine against the bare eager PyTorch loop, on one core, interleaved so that both see the same machine.
+"""The native engine against the bare eager PyTorch loop on one core, in turns, so that both see the same machine.
 
-python benchmarks/engine.py [--json] [--all]
+    python benchmarks/engine.py [--json] [--all]
+
+Each side has a process of its own: in one process the engine's memory would change how the C library serves PyTorch's.
+The seconds are of processor time, and the ratio is the median over the turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import torch
 from torch import nn
@@ -66,7 +71,7 @@ def examples(case: Case) -> Examples:
 
 def eager(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
     """The loop that every tutorial has. Its batches are sliced and scaled beforehand: it pays for the network alone."""
-    batches = [data.batch(indices) for indices in torch.arange(case.samples).split(case.batch or 500)]
+    batches = [data.batch(indices) for indices in torch.split(torch.arange(case.samples), case.batch or 500)]
     optimizer = torch.optim.SGD(module.parameters(), lr=LR)
 
     def train() -> None:
@@ -89,32 +94,60 @@ def native(case: Case, module: nn.Module, data: Examples) -> Callable[[], object
     layout = Layout.of(module)
     vector = layout.read(module)
     network = Network(module, layout, case.shape)
-    batches = torch.arange(case.samples).split(case.batch or 500)
+    batches = torch.split(torch.arange(case.samples), case.batch or 500)
     if case.batch:
         return lambda: network.train(vector, data, batches, LR)
     return lambda: network.evaluate(vector, data)
 
 
+Side = Callable[[Case, nn.Module, Examples], Callable[[], object]]
+
+
 def seconds(work: Callable[[], object]) -> float:
-    """Of processor time: what else runs on the machine counts less than on the wall clock."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
-def compare(case: Case, budget: float) -> tuple[float, float, float]:
-    """Samples a second of the eager loop and of the engine, and the median of their ratio."""
+def serve(case: Case, side: Side, pipe: Connection) -> None:
+    """Does the work once for each message, and answers how long it took; before all, why it cannot, or None."""
     data = examples(case)
     module = models.build(case.model, shape=case.shape, classes=10, seed=0)
-    sides = native(case, module, data), eager(case, module, data)
-    for work in sides:
-        work()
+    try:
+        work = side(case, module, data)
+    except Unsupported as reason:
+        pipe.send(str(reason))
+        return
+    work()
+    pipe.send(None)
+    while pipe.recv():
+        pipe.send(seconds(work))
+
+
+def compare(case: Case, budget: float) -> tuple[float, float, float]:
+    """Samples a second of the eager loop and of the engine, and the median of their ratio."""
+    context = multiprocessing.get_context("fork")
+    pipes = []
+    for side in (native, eager):
+        ours, theirs = context.Pipe()
+        context.Process(target=serve, args=(case, side, theirs), daemon=True).start()
+        pipes.append(ours)
+    for pipe in pipes:
+        if reason := pipe.recv():
+            raise Unsupported(reason)
     pairs: list[tuple[float, float]] = []
     start = time.monotonic()
     while len(pairs) < 5 or time.monotonic() - start < budget:
-        pairs.append((seconds(sides[0]), seconds(sides[1])))
+        pairs.append((ask(pipes[0]), ask(pipes[1])))
+    for pipe in pipes:
+        pipe.send(False)
     fast, slow = (statistics.median(column) for column in zip(*pairs, strict=True))
     return case.samples / slow, case.samples / fast, statistics.median(b / a for a, b in pairs)
+
+
+def ask(pipe: Connection) -> float:
+    pipe.send(True)
+    return float(pipe.recv())
 
 
 def main() -> None:

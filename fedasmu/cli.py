@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedasmu import __version__
-from fedasmu.commands import console, recipe_path, reporting, say, split, study, worker_count
+from fedasmu.commands import console, paper, recipe_path, reporting, say, split, study, worker_count
 from fedasmu.errors import DeviceError, Interrupted, UserError
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ app.add_typer(data_app, name="data")
 data_app.command(epilog=split.EXAMPLE)(split.show)
 app.command(epilog=study.COMPARE_EXAMPLES)(study.compare)
 app.command(epilog=study.SWEEP_EXAMPLES)(study.sweep)
-app.command(epilog=study.REPRODUCE_EXAMPLES)(study.reproduce)
+app.command(epilog=paper.REPRODUCE_EXAMPLES)(paper.reproduce)
 app.command(epilog=reporting.REPORT_EXAMPLES)(reporting.report)
 
 

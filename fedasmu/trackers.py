@@ -145,7 +145,7 @@ class Together:
 
     def log(self, row: Mapping[str, Any]) -> None:
         self._catch_up(written=1)
-        self._each(lambda tracker: tracker.log(row))
+        self._log(row)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Only the first time; later it does nothing."""
@@ -161,7 +161,10 @@ class Together:
         curve = Result(self._directory).curve
         rows = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
         for row in rows[: len(rows) - written]:
-            self._each(lambda tracker, row=row: tracker.log(row))  # type: ignore[misc]
+            self._log(row)
+
+    def _log(self, row: Mapping[str, Any]) -> None:
+        self._each(lambda tracker: tracker.log(row))
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
         for tracker in list(self._trackers):

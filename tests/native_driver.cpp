@@ -1,7 +1,8 @@
-// Runs the engine on exactly sized memory, for the address and undefined-behaviour sanitizers: test_native_sanitizers.py.
-#include "../fedasmu/native/engine.cpp"
-
+// Runs the engine on exactly sized memory, for the address and undefined-behaviour sanitizers:
+// test_native_sanitizers.py.
 #include <cstdio>
+
+#include "../fedasmu/native/engine.cpp"
 
 namespace {
 
@@ -11,14 +12,15 @@ struct Chain {
 
   void add(Kind kind, Index c, Index h, Index w, Index k, Index s, Index pad, Index weights, bool relu) {
     const Index bias = weights ? size + weights : -1;
-    numbers.insert(numbers.end(), {static_cast<Index>(kind), channels, height, width, c, h, w, k, k, s, s, pad, pad, pad, pad,
-                                   weights ? size : -1, bias, relu});
+    numbers.insert(numbers.end(), {static_cast<Index>(kind), channels, height, width, c, h, w, k, k, s, s, pad, pad,
+                                   pad, pad, weights ? size : -1, bias, relu});
     size += weights ? weights + c : 0;
     channels = c, height = h, width = w;
   }
   Index after(Index side, Index k, Index s, Index pad) const { return (side + 2 * pad - k) / s + 1; }
   void convolution(Index c, Index k, Index s, Index pad) {
-    add(Kind::kConvolution, c, after(height, k, s, pad), after(width, k, s, pad), k, s, pad, c * channels * k * k, true);
+    add(Kind::kConvolution, c, after(height, k, s, pad), after(width, k, s, pad), k, s, pad, c * channels * k * k,
+        true);
   }
   void maximum(Index k, Index s) {
     add(Kind::kMaximum, channels, after(height, k, s, 0), after(width, k, s, 0), k, s, 0, 0, true);

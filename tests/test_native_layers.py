@@ -41,28 +41,32 @@ def examples(shape: tuple[int, ...], count: int, classes: int) -> Examples:
     return Examples(inputs, torch.randint(classes, (count,), generator=generator), scale / 100, shift)
 
 
-def reference(module: nn.Module, data: Examples, indices: Tensor) -> tuple[float, Tensor]:
-    """In double precision, so that what is left of a difference is the engine's."""
+def reference(module: nn.Module, data: Examples, indices: Tensor, dtype: torch.dtype) -> tuple[float, Tensor]:
     inputs, targets = data.batch(indices)
-    exact = module.double()
-    loss = cross_entropy(exact(inputs.double()), targets)
-    gradient = torch.autograd.grad(loss, [p for p in exact.parameters() if p.requires_grad])
+    loss = cross_entropy(module.to(dtype)(inputs.to(dtype)), targets)
+    gradient = torch.autograd.grad(loss, [p for p in module.parameters() if p.requires_grad])
     module.float()
-    return float(loss.detach()), torch.cat([part.flatten() for part in gradient]).float()
+    return float(loss.detach()), torch.cat([part.flatten() for part in gradient]).double()
 
 
-def check(module: nn.Module, shape: tuple[int, ...], count: int, classes: int = 3) -> None:
-    """Loss and gradient of a random batch with repetitions."""
+def check_batch(module: nn.Module, shape: tuple[int, ...], data: Examples, indices: Tensor) -> None:
+    """Loss and gradient are as near to the exact ones as PyTorch's own."""
     layout = Layout.of(module)
-    data = examples(shape, count, classes)
-    indices = torch.randint(count, (count,), generator=torch.Generator().manual_seed(1))
     network = native.Network(module, layout, shape)
     vector = layout.read(module)
     loss, gradient = network.gradient(vector, data, indices)
-    expected_loss, expected = reference(module, data, indices)
-    assert loss == pytest.approx(expected_loss, rel=1e-5, abs=1e-6)
-    assert (gradient - expected).norm() <= 1e-5 * expected.norm() + 1e-7
+    exact_loss, exact = reference(module, data, indices, torch.float64)
+    _, rounded = reference(module, data, indices, torch.float32)
+    assert loss == pytest.approx(exact_loss, rel=1e-5, abs=1e-6)
+    # PyTorch's error is small but where rounding switches a ReLU, and then the engine's is as large.
+    assert (gradient - exact).norm() <= 5e-6 * exact.norm() + 1e-7 + 2 * (rounded - exact).norm()
     assert network.loss(vector, data, indices) == pytest.approx(loss, rel=1e-6)
+
+
+def check(module: nn.Module, shape: tuple[int, ...], count: int) -> None:
+    """On a random batch with repetitions."""
+    indices = torch.randint(count, (count,), generator=torch.Generator().manual_seed(1))
+    check_batch(module, shape, examples(shape, count, 3), indices)
 
 
 def seeded(make: type[nn.Module] | object, *args: object, **kwargs: object) -> nn.Module:
@@ -159,12 +163,9 @@ def test_maximum_pooling(
 
 def test_the_first_of_equal_maxima_takes_the_gradient() -> None:
     module = convolution((1, 4, 4), nn.Conv2d(1, 2, 1), nn.MaxPool2d(2))
-    layout = Layout.of(module)
     inputs = torch.ones(5, 1, 4, 4)
     inputs[:, :, 0, 0] = 2.0
-    data = Examples(inputs, torch.arange(5) % 3)
-    _, gradient = native.Network(module, layout, (1, 4, 4)).gradient(layout.read(module), data, torch.arange(5))
-    torch.testing.assert_close(gradient, reference(module, data, torch.arange(5))[1])
+    check_batch(module, (1, 4, 4), Examples(inputs, torch.arange(5) % 3), torch.arange(5))
 
 
 def conv_relu_pool() -> nn.Sequential:
@@ -208,16 +209,16 @@ def test_shared_and_frozen_parameters() -> None:
     check(nn.Sequential(twice, nn.ReLU(), twice, frozen, nn.Linear(7, 3)), (7,), 19)
 
 
-def test_float_inputs_and_one_scale_for_all_channels() -> None:
-    module = seeded(conv_relu_pool)
-    layout = Layout.of(module)
-    inputs, targets = torch.randn(20, 3, 9, 8), torch.arange(20) % 3
-    indices = torch.arange(20)
-    network = native.Network(module, layout, (3, 9, 8))
-    for data in (
-        Examples(inputs, targets),
-        Examples(inputs, targets, torch.tensor([0.5]), torch.tensor([0.1])),
-        Examples(inputs, targets, torch.tensor([0.5]), None),
-    ):
-        _, gradient = network.gradient(layout.read(module), data, indices)
-        torch.testing.assert_close(gradient, reference(module, data, indices)[1])
+SCALES = {
+    "none": (None, None),
+    "one for all": (torch.tensor([0.5]), torch.tensor([0.1])),
+    "half": (torch.ones(3), None),
+}
+
+
+@pytest.mark.parametrize(("scale", "shift"), SCALES.values(), ids=SCALES.keys())
+def test_float_inputs(scale: Tensor | None, shift: Tensor | None) -> None:
+    inputs = torch.randn(20, 3, 9, 8, generator=torch.Generator().manual_seed(0))
+    check_batch(
+        seeded(conv_relu_pool), (3, 9, 8), Examples(inputs, torch.arange(20) % 3, scale, shift), torch.arange(20)
+    )

@@ -45,24 +45,24 @@ def sgd(
     data: Examples,
     batches: list[Tensor],
     lr: float,
+    *,
     pull: float = 0.0,
     anchor: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> float:
     """What `Network.train` promises, written with PyTorch."""
     layout = Layout.of(module)
-    gradient = torch.zeros(layout.trainable)
+    n, gradient, total = layout.trainable, torch.zeros(layout.trainable), 0.0
     layout.attach(module, vector, gradient)
-    total = 0.0
     for indices in batches:
         gradient.zero_()
         inputs, targets = data.batch(indices)
         loss = cross_entropy(module(inputs), targets)
         loss.backward()
         with torch.no_grad():
-            step = gradient if anchor is None else gradient + pull * (vector - anchor)
-            vector -= lr * (step if mask is None else mask * step)
-        total += float(loss)
+            step = gradient if anchor is None else gradient + pull * (vector[:n] - anchor[:n])
+            vector[:n] -= lr * (step if mask is None else mask[:n] * step)
+        total += float(loss.detach())
     return total
 
 
@@ -93,38 +93,12 @@ def test_the_corrections_of_fedprox_feddyn_and_asyncdrop(whole: bool, pull: floa
     size = layout.size if whole else layout.trainable
     anchor = torch.randn(size, generator=generator)
     mask = (torch.rand(size, generator=generator) < 0.5).float() if masked else None
-    ours = layout.read(module)
-    theirs = ours.clone()
+    start = layout.read(module)
+    ours, theirs = start.clone(), start.clone()
     native.Network(module, layout, (6,)).train(ours, data, batches, 0.1, pull=pull, anchor=anchor, mask=mask)
-    n = layout.trainable
-    tail = theirs[n:].clone()
-    frozen = nn.Sequential(*module)
-    expected = _sgd_on_trainable(frozen, theirs, data, batches, pull, anchor[:n], None if mask is None else mask[:n])
-    torch.testing.assert_close(ours[:n], expected[:n], rtol=1e-4, atol=1e-6)
-    assert torch.equal(ours[n:], tail)
-
-
-def _sgd_on_trainable(
-    module: nn.Module,
-    vector: Tensor,
-    data: Examples,
-    batches: list[Tensor],
-    pull: float,
-    anchor: Tensor,
-    mask: Tensor | None,
-) -> Tensor:
-    layout = Layout.of(module)
-    n = layout.trainable
-    gradient = torch.zeros(n)
-    layout.attach(module, vector, gradient)
-    for indices in batches:
-        gradient.zero_()
-        inputs, targets = data.batch(indices)
-        cross_entropy(module(inputs), targets).backward()
-        with torch.no_grad():
-            step = gradient + pull * (vector[:n] - anchor)
-            vector[:n] -= 0.1 * (step if mask is None else mask * step)
-    return vector
+    sgd(module, theirs, data, batches, 0.1, pull=pull, anchor=anchor, mask=mask)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert torch.equal(ours[layout.trainable :], start[layout.trainable :])
 
 
 def test_evaluation_sums_the_losses_and_counts_the_correct() -> None:

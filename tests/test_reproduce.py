@@ -114,7 +114,7 @@ def test_what_cannot_run_is_left_out_with_its_reason(tmp_path: Path, monkeypatch
         "resnet-tiny-imagenet": "tiny-imagenet is not on this machine: `fedasmu data prepare tiny-imagenet` gets it",
     }
     assert len(plan.all_cells) == 4 * 10
-    assert plan.all_cells[0].config.stop.uploads == 500
+    assert plan.all_cells[0].config.stop.uploads == 300
     missing = reproduce.plan(STUDIES["devices"], BUDGETS["small"], [], tmp_path, tmp_path, [])
     assert list(missing.left_out.values()) == ["there is no recipe lenet-fashion-mnist"]
     with pytest.raises(UserError, match="this study has: lenet-cifar-10, cnn"):

@@ -290,6 +290,10 @@ def test_picks_are_idle_eligible_and_without_replacement(
             assert set(picked) <= free
         elif server.ledger:
             server.lose(sorted(server.ledger)[which % len(server.ledger)])
+    for task in list(server.ledger):
+        server.lose(task)
+    server.schedule = Periodic(devices, devices)
+    assert sorted(task.device for task in server.tick()) == list(range(devices)), "nobody got lost or doubled"
 
 
 def test_old_versions_are_held_only_while_a_task_holds_them() -> None:

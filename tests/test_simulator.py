@@ -24,6 +24,7 @@ from fedasmu.errors import DeviceError
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.record import Record
 from fedasmu.schedule import Periodic, Rounds, Schedule
+from fedasmu.seeding import uniform
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
 from fedasmu.simulation.clock import Clock, Kind
@@ -194,13 +195,13 @@ def test_invariants_of_every_run(
     size, samples = 4 * 42, 23 * 2
     for event in uploads:
         device, fetches = devices[event["device"]], ledger.fetches[event["task"]]
-        cost = device.download(size) + samples * device.seconds_per_sample + device.upload(size)
+        slowdown = 1 + fleet["jitter"] * (2 * uniform(seed, "jitter", event["task"]) - 1)
+        cost = device.download(size) + samples * device.seconds_per_sample * slowdown + device.upload(size)
         if fetches:
             (fetch,) = fetches
             cost += device.latency + device.download(size if fetch["fresh"] else 0)
         took = event["time"] - ledger.starts[event["task"]]["time"]
-        spread = fleet["jitter"] * samples * device.seconds_per_sample
-        assert abs(took - cost) <= spread + 1e-6
+        assert took == pytest.approx(cost, abs=1e-6)
 
     # Every byte that was sent is counted: models to devices, fresh models, and models to the server.
     fresh = sum(fetch["fresh"] is not None for fetches in ledger.fetches.values() for fetch in fetches)
@@ -218,6 +219,16 @@ def test_invariants_of_every_run(
         assert result.summary["mean_staleness"] == pytest.approx(
             sum(event["staleness"] for event in uploads) / len(uploads)
         )
+
+
+def test_fresh_models_are_sent_and_counted(tmp_path: Path) -> None:
+    result = simulate(tmp_path / "run", Study(asks=True), fleet={"slowest_over_fastest": 20.0})
+    ledger = Ledger(result)
+    fresh = [fetch for fetches in ledger.fetches.values() for fetch in fetches if fetch["fresh"] is not None]
+    assert len(fresh) > 10
+    assert result.summary["bytes_down"] == 168 * (len(ledger.starts) + len(fresh))
+    noted = {event["task"]: event["fresh"] for event in ledger.ends.values()}
+    assert all(noted[fetch["task"]] == fetch["fresh"] for fetch in fresh if fetch["task"] in noted)
 
 
 def test_completion_is_exactly_dispatch_plus_cost(tmp_path: Path) -> None:

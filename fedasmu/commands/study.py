@@ -1,4 +1,4 @@
-"""The commands that make many runs of a recipe: compare, sweep and reproduce."""
+"""The commands that make many runs of one recipe: compare and sweep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedasmu.commands import RECIPES, console, recipe_path, say, show_grid, worker_count
+from fedasmu.commands import console, recipe_path, say, show_grid, worker_count
 from fedasmu.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def compare(
 
     chosen = _chosen(path, methods, vary or [], "--vary")
     out = out or Path("runs") / f"compare-{path.stem}"
-    found = {} if tuned is None else read(tuned)
-    for variant in chosen if tuned else []:
-        if variant.label not in found:
-            say(f"{tuned} has no settings for {variant.label}: it runs with the recipe's")
+    best = {} if tuned is None else read(tuned)
+    found = {one.label: best.get(one.label) or best.get(one.base, []) for one in chosen}
+    for label in [label for label, settings in found.items() if tuned and not settings]:
+        say(f"{tuned} has no settings for {label}: it runs with the recipe's")
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found)
     failed = run_grid(grid, count, overwrite)
     show(grid)
@@ -177,67 +177,3 @@ def report_failures(failed: Failures) -> None:
         say(f"failed: {first}{more}: {reason} (all of it: {first.directory / 'error.txt'})")
     if failed:
         raise typer.Exit(1)
-
-
-REPRODUCE_EXAMPLES = """
-[bold]Examples[/bold]
-
-  fedasmu reproduce table2 --budget small
-
-  fedasmu reproduce ablation --budget half --only lenet-cifar-10
-
-[bold]Studies[/bold]
-
-  table1, table2: the paper's tables. ablation, slots: parts of FedASMU. baselines: three more methods. bandwidth,
-  heterogeneity, devices: environments. sensitivity: FedASMU's settings.
-"""
-Name = Literal[
-    "table1",
-    "table2",
-    "ablation",
-    "slots",
-    "baselines",
-    "bandwidth",
-    "heterogeneity",
-    "devices",
-    "sensitivity",
-]
-
-
-def reproduce(
-    study: Annotated[Name, typer.Argument(help="Which of the paper's studies.")],
-    budget: Annotated[
-        Literal["small", "half", "full"], typer.Option(help="small: about 20 minutes a table on 2 cores.")
-    ] = "small",
-    only: Annotated[str, typer.Option(metavar="CELL,...", help="Only these of its recipes or environments.")] = "",
-    overrides: Set = None,
-    workers: WorkerCount = "",
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/reproduce-<budget> unless given.")
-    ] = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Run one of the paper's studies, and set it beside the paper's figures and claims."""
-    count = worker_count(workers)
-    from fedasmu.study import reproduce as paper
-    from fedasmu.study.studies import BUDGETS, STUDIES
-
-    chosen, spend = STUDIES[study], BUDGETS[budget]
-    out = out or Path("runs") / f"reproduce-{budget}"
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    plan = paper.plan(chosen, spend, names, RECIPES, out, overrides or [])
-    say(f"{study}: {chosen.about}. Budget {budget}: {spend.about}.")
-    for part, reason in plan.left_out.items():
-        say(f"not run: {part.title}: {reason}")
-    failed = run_grid(plan.all_cells, count, overwrite)
-    found = paper.measured(plan)
-    grids = [paper.beside(chosen, study, part, league) for part, league in found.items()]
-    grids.append(paper.verdict_table(paper.verdicts(chosen, study, found)))
-    for grid in grids:
-        show_grid(grid)
-    out.mkdir(parents=True, exist_ok=True)
-    skipped = [f"Not run: {part.title}: {reason}.\n" for part, reason in plan.left_out.items()]
-    head = f"# {study}: {chosen.about}\n\nBudget {budget}: {spend.about}.\n"
-    (out / f"{study}.md").write_text("\n".join([head, *skipped, *(grid.markdown() for grid in grids)]))
-    say(f"runs: {out}\nthis report: {out / f'{study}.md'}")
-    report_failures(failed)

@@ -13,6 +13,8 @@ from torch import nn
 # A layer of more weights than this leaves the second-level cache, where the engine reads them again for every block of
 # samples; PyTorch reads them once a batch. Measured: docs/explanation/engine.md.
 MOST_WEIGHTS = 2**20
+MOST_ACTIVATIONS = 2**24  # of a sample in one layer: a block of 16 samples holds them twice, in 2 GiB
+MOST_STRIDE = 8
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]  # top, left, bottom, right
@@ -77,6 +79,10 @@ class Chain:
 
     def _push(self, kind: Kind, shape: tuple[int, ...], **settings: Any) -> None:
         inputs, outputs = ((*sizes, 1, 1)[:3] for sizes in (self.shape, shape))
+        top, left, bottom, right = settings.get("padding", (0, 0, 0, 0))
+        padded = inputs[0] * (top + inputs[1] + bottom) * (left + inputs[2] + right)
+        if max(padded, math.prod(outputs)) > MOST_ACTIVATIONS:
+            raise Unsupported(f"layer {self.length} has too many activations: {inputs} to {outputs}")
         self.layers.append(Layer(kind, inputs, outputs, **settings))
         self.shape = shape
 
@@ -91,6 +97,8 @@ class Chain:
         kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _padding(module)
         if module.groups != 1 or _pair(module.dilation) != (1, 1) or module.padding_mode != "zeros":
             return "has groups, a dilation or a padding mode"
+        if max(stride) > MOST_STRIDE:
+            return f"has a stride above {MOST_STRIDE}"
         around: Sides = tuple(map(sum, zip(padding, self._border, strict=True)))  # type: ignore[assignment]
         size = self._slide(kernel, stride, around)
         if size is None or self.shape[0] != module.in_channels:

@@ -1,6 +1,6 @@
 // The arithmetic of the engine. A block is 8 or 16 samples, and the sample is the innermost dimension of every array:
-// one activation of a block is `Lanes`, a vector register or a few. So each loop below vectorises over samples, whatever
-// the number of channels, and needs no shuffles. Two kernels do nearly all the work: `sweep` and `correlate`.
+// one activation of a block is a vector register, or a few. So the loops below vectorise over samples, whatever the
+// number of channels. Two kernels do nearly all the work: `sweep` and `correlate`.
 #pragma once
 
 #include <algorithm>
@@ -238,7 +238,8 @@ template <class Body> void for_tiles(Index total, Index most, Body body) {
 // Runs a sweep for all outputs, a tile of them at a time. Packed weights lie tile by tile, [tile][k][n], so that a tile
 // reads them in one stream: `depth` is how many weights an output has, `begin` at which of them to start.
 template <int L>
-void sweep_all(Sweep s, Index outputs, const float* x, const float* w, Index depth, Index begin, const float* start, float* y) {
+void sweep_all(Sweep s, Index outputs, const float* x, const float* w, Index depth, Index begin, const float* start,
+               float* y) {
   const bool packed = s.w_step == 0;
   for_tiles(outputs, Lanes<L>::most, [&](Index n, Index count) {
     if (packed) s.w_step = count;

@@ -1,6 +1,6 @@
 // Convolutions of small kernels with fewer multiplications (Winograd, 1980; Lavin and Gray, "Fast algorithms for
-// convolutional neural networks", CVPR 2016). M x M outputs of an R x R kernel take (M+R-1)^2 products a channel instead
-// of (M R)^2: 25 for 64 when R is 2 and M is 4, 16 for 36 when R is 3 and M is 2. The price is a transformation of
+// convolutional neural networks", CVPR 2016). M x M outputs of an R x R kernel take (M + R - 1)^2 products a channel,
+// not (M R)^2: 25 for 64 when R is 2 and M is 4, 16 for 36 when R is 3 and M is 2. The price is a transformation of
 // inputs, weights and outputs by additions, small beside the products where there are many channels.
 #pragma once
 
@@ -15,7 +15,8 @@ template <> struct Winograd<2> {
   static constexpr int M = 4, N = 5;  // Toom-Cook at the points 0, 1, -1, 2 and infinity
   template <class T> static void input(const T* x, T* v) {
     const T a = x[3] - x[1], b = x[2] - x[0];
-    v[0] = a - 2.0f * b, v[1] = x[2] + x[1] - a, v[2] = 3.0f * (x[2] - x[1]) - a, v[3] = a, v[4] = x[4] - x[2] - 2.0f * a;
+    v[0] = a - 2.0f * b, v[1] = x[2] + x[1] - a, v[2] = 3.0f * (x[2] - x[1]) - a, v[3] = a,
+    v[4] = x[4] - x[2] - 2.0f * a;
   }
   template <class T> static void weights(const T* w, T* u) {
     constexpr float sixth = 1.0f / 6.0f;
@@ -28,7 +29,8 @@ template <> struct Winograd<2> {
   }
   template <class T> static void delta(const T* y, T* m) {
     const T even = y[0] + y[2], odd = y[1] + y[3];
-    m[0] = y[0], m[1] = even + odd, m[2] = even - odd, m[3] = y[0] + 2.0f * y[1] + 4.0f * y[2] + 8.0f * y[3], m[4] = y[3];
+    m[0] = y[0], m[1] = even + odd, m[2] = even - odd, m[3] = y[0] + 2.0f * y[1] + 4.0f * y[2] + 8.0f * y[3],
+    m[4] = y[3];
   }
   template <class T> static void gradient(const T* u, T* w) {
     constexpr float sixth = 1.0f / 6.0f;
@@ -53,7 +55,8 @@ template <> struct Winograd<3> {
 };
 
 // Two dimensions: the columns, then the rows.
-template <int From, int To, class T, class Line> inline void square(const T (&in)[From][From], T (&out)[To][To], Line line) {
+template <int From, int To, class T, class Line>
+inline void square(const T (&in)[From][From], T (&out)[To][To], Line line) {
   T half[To][From];
 #pragma GCC unroll 5
   for (int j = 0; j < From; ++j) {
@@ -90,7 +93,8 @@ inline Index winograd_plane(Index channels, Index lanes) { return (kStrip * chan
 
 // Transforms the From x From pixels at (row, column), zero outside of the image, into one value of each plane.
 template <int L, int From, int To, class Line>
-inline void lift(const Map& map, const float* x, Index row, Index column, const float* zeros, Index plane, float* to, Line line) {
+inline void lift(const Map& map, const float* x, Index row, Index column, const float* zeros, Index plane, float* to,
+                 Line line) {
   using Floats = typename Lanes<L>::Floats;
   const float* from[From][From];
   for (int i = 0; i < From; ++i)
@@ -110,7 +114,8 @@ inline void lift(const Map& map, const float* x, Index row, Index column, const 
 
 // The outputs of one tile at (row, column), as far as they are inside of the image.
 template <int L, int R>
-inline void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column, float* y) {
+inline void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column,
+                  float* y) {
   using Floats = typename Lanes<L>::Floats;
   constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   for (Index o = 0; o < out.channels * L; o += Lanes<L>::width) {
@@ -145,8 +150,15 @@ void winograd(const Map& in, Index top, Index left, const float* x, const float*
   const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L);
   float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
   std::fill_n(zeros, inputs * L, 0.0f);
-  Sweep s{.pixels = 0, .rows = 1, .run = inputs, .x_pixel = inputs * L, .x_row = 0, .x_step = L,
-          .w_row = 0, .y_pixel = outputs * L, .y_step = L};
+  Sweep s{.pixels = 0,
+          .rows = 1,
+          .run = inputs,
+          .x_pixel = inputs * L,
+          .x_row = 0,
+          .x_step = L,
+          .w_row = 0,
+          .y_pixel = outputs * L,
+          .y_step = L};
   for_strips<M>(out, [&](Index row, Index column, Index tiles) {
     s.pixels = tiles;
     for (Index t = 0; t < tiles; ++t)
@@ -171,8 +183,17 @@ void winograd_weights(const Map& in, const float* x, const Map& out, const float
   float *vt = zeros + std::max(inputs, outputs) * L, *mt = vt + kStrip * L * padded, *u = mt + kStrip * L * outputs;
   std::fill(zeros, vt, 0.0f);
   std::fill_n(u, N * N * u_plane, 0.0f);
-  Sweep s{.pixels = padded / L, .rows = 1, .run = 0, .x_pixel = L, .x_row = 0, .x_step = padded,
-          .w_row = 0, .w_step = outputs, .y_pixel = L, .y_step = padded, .add = true};
+  Sweep s{.pixels = padded / L,
+          .rows = 1,
+          .run = 0,
+          .x_pixel = L,
+          .x_row = 0,
+          .x_step = padded,
+          .w_row = 0,
+          .w_step = outputs,
+          .y_pixel = L,
+          .y_step = padded,
+          .add = true};
   for_strips<M>(out, [&](Index row, Index column, Index tiles) {
     for (Index t = 0; t < tiles; ++t) {
       lift<L, N, N>(in, x, row - in.top, column + M * t - in.left, zeros, v_plane, v + t * inputs * L,

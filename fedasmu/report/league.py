@@ -24,6 +24,7 @@ from fedasmu.report.labels import ORDER
 from fedasmu.result import Result, flat
 
 NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
+NEEDED = ("config.toml", "metrics.csv", "model.safetensors")  # a run that only timed events has no model
 Floats = NDArray[np.float64]
 
 
@@ -167,7 +168,7 @@ def find(directories: Sequence[Path]) -> list[Result]:
         if not directory.is_dir():
             raise UserError(f"{directory}: no such directory")
         for path in sorted(directory.rglob("summary.json")):
-            if (path.parent / "metrics.csv").is_file() and (path.parent / "config.toml").is_file():
+            if all((path.parent / name).is_file() for name in NEEDED):
                 found.setdefault(path.parent.resolve(), Result(path.parent))
     if not found:
         raise UserError(f"{', '.join(map(str, directories))}: no finished run there")

@@ -12,8 +12,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
+
+from filelock import FileLock, Timeout
 
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.experiment import Experiment, stop_request
@@ -21,31 +25,26 @@ from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell
 
 Workers = int | Literal["inline"]
-Tell = Callable[[tuple[str, Any]], None]
-REPORT_EVERY = 0.5  # seconds between two reports of a cell
-
-
 Failures = list[tuple[Cell, str]]  # with the reason
+REPORT_EVERY = 0.5  # seconds between two reports of a cell
+PATIENCE = 30.0  # seconds to wait for another process that works on the same cell
 
 
 def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool = False) -> Failures:
     """Run what is not finished. Raises `Interrupted` when the user stops it; everything so far is kept."""
-    standing = {cell.directory: cell.standing(overwrite) for cell in cells}  # refuses before anything starts
-    due = [cell for cell in cells if standing[cell.directory] != "finished"]
-    resume = {cell.directory: standing[cell.directory] == "begun" for cell in due}
+    standing = [cell.standing(overwrite) for cell in cells]  # refuses before anything starts
+    due = [cell for cell, how_far in zip(cells, standing, strict=True) if how_far != "finished"]
     with stop_request() as stopping, board.shown(due, 1 if workers == "inline" else workers, len(cells) - len(due)):
-        if workers == "inline":
-            return _one_by_one(due, resume, board, stopping)
-        return _Crew(due, resume, workers, board, stopping).work()
+        return _one_by_one(due, board, stopping) if workers == "inline" else _Crew(due, workers, board, stopping).work()
 
 
-def _one_by_one(due: Sequence[Cell], resume: dict[Any, bool], board: Board, stopping: threading.Event) -> Failures:
+def _one_by_one(due: Sequence[Cell], board: Board, stopping: threading.Event) -> Failures:
     failed: Failures = []
     for cell in due:
         if stopping.is_set():
             raise Interrupted
         board.started(cell)
-        kind, text = _perform(cell, resume[cell.directory], lambda message, cell=cell: board.heard(cell, message))  # type: ignore[misc]
+        kind, text = _perform(cell, partial(board.heard, cell))
         board.ended(cell, kind)
         if kind == "stopped":
             raise Interrupted
@@ -57,16 +56,8 @@ def _one_by_one(due: Sequence[Cell], resume: dict[Any, bool], board: Board, stop
 class _Crew:
     """As many processes at once as there are workers."""
 
-    def __init__(
-        self,
-        due: Sequence[Cell],
-        resume: dict[Any, bool],
-        workers: int,
-        board: Board,
-        stopping: threading.Event,
-    ) -> None:
-        self.waiting, self.resume, self.workers = list(due), resume, workers
-        self.board, self.stopping = board, stopping
+    def __init__(self, due: Sequence[Cell], workers: int, board: Board, stopping: threading.Event) -> None:
+        self.waiting, self.workers, self.board, self.stopping = list(due), workers, board, stopping
         self.context: Any = multiprocessing.get_context(_start_method())
         self.busy: dict[Connection, tuple[Any, Cell]] = {}
         self.failed: Failures = []
@@ -92,7 +83,7 @@ class _Crew:
 
     def _start(self, cell: Cell) -> None:
         ours, theirs = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=_work, args=(cell, self.resume[cell.directory], theirs))
+        process = self.context.Process(target=_work, args=(cell, theirs))
         process.start()
         theirs.close()
         self.busy[ours] = process, cell
@@ -132,11 +123,16 @@ def _start_method() -> str:
     return "forkserver"
 
 
-def _work(cell: Cell, resume: bool, pipe: Connection) -> None:
+def _work(cell: Cell, pipe: Connection) -> None:
     """The life of a worker process: one cell."""
     os.setpgrp()  # Ctrl-C goes to the parent alone, which then asks everybody once
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    pipe.send(_perform(cell, resume, pipe.send))
+
+    def tell(message: tuple[str, Any]) -> None:
+        with suppress(OSError):  # the parent is gone: the thread sees to that
+            pipe.send(message)
+
+    tell(_perform(cell, tell))
 
 
 def _end_with_parent() -> None:
@@ -146,21 +142,11 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)  # saves, and ends
 
 
-def _perform(cell: Cell, resume: bool, tell: Tell) -> tuple[str, str]:
-    last = 0.0
-
-    def observe(simulator: Any) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last > REPORT_EVERY:
-            last = now
-            tell(("uploads", simulator.server.counters.received))
-
+def _perform(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> tuple[str, str]:
     trouble = cell.directory / "error.txt"
     try:
         trouble.unlink(missing_ok=True)
-        Experiment(cell.config).run(
-            cell.directory, resume=resume, observe=observe, say=lambda message: tell(("say", message))
-        )
+        _run_locked(cell, tell)
     except Interrupted:
         return "stopped", ""
     except (UserError, DeviceError) as error:
@@ -172,3 +158,23 @@ def _perform(cell: Cell, resume: bool, tell: Tell) -> tuple[str, str]:
     cell.directory.mkdir(parents=True, exist_ok=True)
     trouble.write_text(reason + "\n")
     return "failed", reason
+
+
+def _run_locked(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> None:
+    """A worker whose parent was killed may still be saving: wait for it, and go on from what it saved."""
+    last = 0.0
+
+    def observe(simulator: Any) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last > REPORT_EVERY:
+            last = now
+            tell(("uploads", simulator.server.counters.received))
+
+    cell.directory.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(cell.directory.parent / f".{cell.directory.name}.lock", timeout=PATIENCE):
+            resume = cell.standing() != "new"
+            say = lambda message: tell(("say", message))  # noqa: E731
+            Experiment(cell.config).run(cell.directory, resume=resume, observe=observe, say=say)
+    except Timeout:
+        raise UserError(f"{cell.directory}: another process is running this") from None

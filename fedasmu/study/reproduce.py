@@ -87,32 +87,26 @@ def target_of(study: Study, league: League) -> float:
 
 def beside(study: Study, name: str, part: Part, league: League) -> Grid:
     """One part: ours beside the paper's. Times can be compared as multiples of FedASMU's only: the clocks differ."""
-    theirs, target = printed(name).get(part.recipe, {}), target_of(study, league)
-    ours = {standing.label: Printed(standing.accuracy, standing.reach(target).median) for standing in league.standings}
+    target = target_of(study, league)
+    ours = {one.label: Printed(one.accuracy, one.reach(target).median) for one in league.standings}
+    theirs = printed(name).get(part.recipe, {})
     rows = []
-    for standing in league.standings:
-        mine, paper = ours[standing.label], theirs.get(standing.label)
-        row = [standing.label, plus_minus(standing.accuracy, standing.spread), _time(mine), _multiple(mine, ours)]
-        rows.append(
-            (
-                *row,
-                *(("", "", "") if paper is None else (f"{paper.accuracy:.4f}", _time(paper), _multiple(paper, theirs))),
+    for one in league.standings:
+        row = [one.label, plus_minus(one.accuracy, one.spread), *_times(one.label, ours)]
+        if theirs:
+            row += (
+                [f"{theirs[one.label].accuracy:.4f}", *_times(one.label, theirs)] if one.label in theirs else [""] * 3
             )
-        )
-    ours_head = ("accuracy", f"s to {target:g}", "x fedasmu")
-    header = ("method", *ours_head, *(f"paper: {head}" for head in ours_head))
-    if not theirs:
-        header, rows = header[:4], [row[:4] for row in rows]
-    return Grid(part.title, header, tuple(rows))
+        rows.append(tuple(row))
+    head = ("accuracy", f"s to {target:g}", "x fedasmu")
+    return Grid(part.title, ("method", *head, *(f"paper: {what}" for what in head if theirs)), tuple(rows))
 
 
-def _time(entry: Printed) -> str:
-    return f"{entry.time:,.0f}" if math.isfinite(entry.time) else "/"
-
-
-def _multiple(entry: Printed, column: dict[str, Printed]) -> str:
-    first = column.get("fedasmu")
-    return f"{entry.time / first.time:.2f}" if first and math.isfinite(entry.time / first.time) else ""
+def _times(label: str, column: dict[str, Printed]) -> tuple[str, str]:
+    """Seconds, and how many times FedASMU's."""
+    mine, first = column[label].time, column["fedasmu"].time if "fedasmu" in column else math.nan
+    multiple = mine / first
+    return f"{mine:,.0f}" if math.isfinite(mine) else "/", f"{multiple:.2f}" if math.isfinite(multiple) else ""
 
 
 @dataclass(frozen=True)
@@ -185,7 +179,8 @@ def verdict_table(judged: Sequence[Verdict]) -> Grid:
         for verdict in judged
     )
     note = (
-        "Gains in points of accuracy, or in percent of the time saved; never: the other one did not reach the target."
+        "Gains in points of accuracy, or in percent of the time saved; never: the other one did not reach the target. "
+        "Within the noise: a gain is less than two of its standard errors over the seeds."
     )
     return Grid("The paper's claims", ("claim", "paper", "ours", "verdict"), rows, note)
 

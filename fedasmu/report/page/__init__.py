@@ -15,6 +15,8 @@ from fedasmu.report.page.charts import curves, distributions, sample
 from fedasmu.report.page.tasks import OUTCOMES, tasks
 from fedasmu.report.tables import main_table
 
+RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit", "machine")
+
 
 def write_page(runs: Sequence[Path], out: Path, reference: str = "fedasmu") -> Path:
     """Everything about the finished runs in or below these directories; the others are measured against `reference`."""
@@ -54,6 +56,3 @@ def _league(league: League) -> dict[str, Any]:
         ],
         "run_header": ["method", "directory", *RUN],
     }
-
-
-RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit", "machine")

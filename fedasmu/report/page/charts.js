@@ -93,12 +93,12 @@ function curveChart(place, league, chosen) {
     ctx.setLineDash([2, 4]);
     ctx.strokeStyle = ctx.fillStyle = colours.get("muted");
     ctx.font = `${11 * devicePixelRatio}px system-ui`;
-    ctx.textAlign = "right";
+    ctx.textAlign = "left";
     for (const target of league.targets) {
       if (target < u.scales.y.min || target > u.scales.y.max) continue;
       const y = u.valToPos(target, "y", true);
       ctx.beginPath(); ctx.moveTo(left, y); ctx.lineTo(left + width, y); ctx.stroke();
-      ctx.fillText(String(target), left + width - 4, y - 4);
+      ctx.fillText(String(target), left + 5, y - 4);
     }
     ctx.restore();
   };

@@ -23,7 +23,7 @@ from fedasmu.result import Result
 OUTCOMES = ("accepted", "stale", "refused", "lost", "under way")
 # Seconds after the task's start: download complete, request sent, answer there, upload begun, end. NaN: did not happen.
 MOMENTS = ("down", "ask", "answer", "up", "end")
-NUMBERS = ("alpha", "beta", "reward", "loss")
+NUMBERS = ("alpha", "beta", "reward")
 COUNTS = ("device", "base", "fresh", "staleness", "version", "slot")  # -1: there is none
 Column = NDArray[Any]
 
@@ -69,7 +69,7 @@ def tasks(result: Result) -> Tasks:
         elif kind == "version":
             versions.append(until)
             for task, weight in zip(event["tasks"], event["weights"], strict=False):
-                rows[task] |= {"version": event["version"], "alpha": weight}
+                rows.get(task, {}).update({"version": event["version"], "alpha": weight})
         elif (row := rows.get(event["task"])) is None:
             continue  # nothing is known of its start
         elif kind == "fetch":
@@ -93,9 +93,7 @@ def _fleet(path: Path) -> list[dict[str, float]]:
 
 
 def _note(event: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: event[name] for name in ("staleness", "loss", "beta", "reward", "slot") if event.get(name) is not None
-    }
+    return {name: event[name] for name in ("staleness", "beta", "reward", "slot") if event.get(name) is not None}
 
 
 def _derive_moments(rows: list[dict[str, Any]], fleet: list[dict[str, float]], result: Result, until: float) -> None:

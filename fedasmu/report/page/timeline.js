@@ -271,7 +271,7 @@ class Timeline {
     if (asked) lines.push(t.fresh[task] >= 0 ? `asked after ${seconds(t.down, t.ask)}, merged version ${t.fresh[task]}` : `asked after ${seconds(t.down, t.ask)}, nothing newer`);
     if (!isNaN(t.up[task])) lines.push(`training ended after ${seconds(null, t.up)}`, `upload ${seconds(t.up, t.end)}`);
     if (t.version[task] >= 0) lines.push(`became part of version ${t.version[task]}`);
-    lines.push([...known("staleness", t.staleness[task] < 0 ? NaN : t.staleness[task]), ...known("α", t.alpha[task]), ...known("β", t.beta[task]), ...known("reward", t.reward[task])].join("  "));
+    lines.push([...known("staleness", t.staleness[task] < 0 ? NaN : t.staleness[task]), ...known("α", t.alpha[task]), ...known("slot", t.slot[task] < 0 ? NaN : t.slot[task]), ...known("β", t.beta[task]), ...known("reward", t.reward[task])].join("  "));
     return lines.filter(Boolean).join("\n");
   }
 

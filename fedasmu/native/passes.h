@@ -1,120 +1,9 @@
-// The layers: each knows its shapes, and computes one block of samples forward and backward.
+// The layers at work on one block of samples: forward, the gradient of the inputs, and that of the weights.
 #pragma once
 
-#include <cstdlib>
-#include <limits>
-#include <new>
-#include <vector>
-
-#include "winograd.h"
+#include "layer.h"
 
 namespace {
-
-// Zeroed memory, aligned to a cache line: what no one has written reads as 0, in every run.
-class Buffer {
- public:
-  explicit Buffer(Index count) : memory_(std::calloc(count * sizeof(float) + 64, 1)) {
-    if (!memory_) throw std::bad_alloc();
-  }
-  Buffer(Buffer&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
-  Buffer& operator=(Buffer&&) = delete;
-  ~Buffer() { std::free(memory_); }
-  float* data() { return reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(memory_) + 63) / 64 * 64); }
-
- private:
-  void* memory_;
-};
-
-enum class Kind : Index { kConvolution, kMaximum, kFlatten, kLinear };
-
-struct Layer {
-  Kind kind;
-  Map in, out;
-  Index kernel_y, kernel_x, stride_y, stride_x;
-  Index weight, bias;  // offsets in the model's vector; bias < 0: none
-  bool relu;
-  Index packed = 0;    // offset in the packed weights
-  bool learns() const { return kind == Kind::kConvolution || kind == Kind::kLinear; }
-  Index run() const { return kernel_x * in.channels; }
-  Index weights() const { return learns() ? kernel_y * run() * out.channels : 0; }
-  Index weight_at(Index o, Index c, Index ky, Index kx) const {
-    return ((o * in.channels + c) * kernel_y + ky) * kernel_x + kx;
-  }
-  // The side of the kernel if Winograd's way pays for it, otherwise 0.
-  Index winograd() const {
-    const bool small = kernel_y == kernel_x && (kernel_x == 2 || kernel_x == 3) && stride_y == 1 && stride_x == 1;
-    return kind == Kind::kConvolution && small && std::min(in.channels, out.channels) >= 16 ? kernel_x : 0;
-  }
-  Index points() const { return kernel_x == 2 ? 25 : 16; }
-  // A convolution packs its weights twice, for both directions; a linear layer's lie right for the way back.
-  Index one_way() const { return winograd() ? points() * in.channels * out.channels : weights(); }
-  Index packed_size() const { return kind == Kind::kConvolution ? 2 * one_way() : one_way(); }
-};
-
-// The way forward reads the weights as [tile][ky][kx][c][o]; the model holds them as [o][c][ky][kx].
-template <int L> void pack_forward(const Layer& l, const float* w, float* packed) {
-  for_tiles(l.out.channels, Lanes<L>::most, [&](Index o, Index count) {
-    for (Index ky = 0; ky < l.kernel_y; ++ky)
-      for (Index kx = 0; kx < l.kernel_x; ++kx)
-        for (Index c = 0; c < l.in.channels; ++c)
-          for (Index n = 0; n < count; ++n) *packed++ = w[l.weight_at(o + n, c, ky, kx)];
-  });
-}
-
-// The way back gathers: an input pixel at p sums over the output pixels q with q * stride + k = p. So p mod stride, its
-// phase, decides which taps k of the kernel it meets, and within a phase the stride is 1. Packed as
-// [phase][tile][tap y][tap x][o][c], the taps in the order of q.
-struct Phase {
-  Index of, stride, kernel;
-  Index taps() const { return kernel > of ? (kernel - of + stride - 1) / stride : 0; }
-  Index tap(Index t) const { return of + stride * (taps() - 1 - t); }
-  Index at(Index q) const { return q * stride + of; }                         // the q-th position of this phase
-  Index from(Index p) const { return (p - of + stride - 1) / stride; }        // the first of them at p or after
-};
-
-template <class Body> void for_phases(const Layer& l, Body body) {
-  Index packed = 0;
-  for (Index y = 0; y < l.stride_y; ++y)
-    for (Index x = 0; x < l.stride_x; ++x) {
-      const Phase py{y, l.stride_y, l.kernel_y}, px{x, l.stride_x, l.kernel_x};
-      body(py, px, packed);
-      packed += py.taps() * px.taps() * l.out.channels * l.in.channels;
-    }
-}
-
-template <int L> void pack_backward(const Layer& l, const float* w, float* packed) {
-  for_phases(l, [&](Phase py, Phase px, Index) {
-    for_tiles(l.in.channels, Lanes<L>::most, [&](Index c, Index count) {
-      for (Index ty = 0; ty < py.taps(); ++ty)
-        for (Index tx = 0; tx < px.taps(); ++tx)
-          for (Index o = 0; o < l.out.channels; ++o)
-            for (Index n = 0; n < count; ++n) *packed++ = w[l.weight_at(o, c + n, py.tap(ty), px.tap(tx))];
-    });
-  });
-}
-
-// The way back is a convolution with the kernel turned round and its channels exchanged.
-template <int L, int R> void pack_winograd(const Layer& l, const float* w, float* forward, float* backward) {
-  const auto at = [&](Index o, Index c, int y, int x) { return w[l.weight_at(o, c, y, x)]; };
-  winograd_pack<L, R>(l.out.channels, l.in.channels, forward, at);
-  winograd_pack<L, R>(l.in.channels, l.out.channels, backward,
-                      [&](Index c, Index o, int y, int x) { return at(o, c, R - 1 - y, R - 1 - x); });
-}
-
-template <int L> void pack(const Layer& l, const float* vector, float* packed) {
-  const float* w = vector + l.weight;
-  float* backward = packed + l.one_way();
-  if (l.winograd() == 2) pack_winograd<L, 2>(l, w, packed, backward);
-  if (l.winograd() == 3) pack_winograd<L, 3>(l, w, packed, backward);
-  if (l.kind == Kind::kConvolution && !l.winograd()) {
-    pack_forward<L>(l, w, packed);
-    pack_backward<L>(l, w, backward);
-  }
-  if (l.kind == Kind::kLinear)
-    for_tiles(l.out.channels, Lanes<L>::most, [&](Index o, Index count) {
-      transpose(w + o * l.in.channels, count, l.in.channels, l.in.channels, count, packed + o * l.in.channels);
-    });
-}
 
 inline const float* bias_of(const Layer& l, const float* vector) { return l.bias < 0 ? nullptr : vector + l.bias; }
 
@@ -124,11 +13,19 @@ void convolve(const Layer& l, const float* w, const float* bias, const float* x,
     const auto run = l.winograd() == 2 ? winograd<L, 2> : winograd<L, 3>;
     return run(l.in, -l.in.top, -l.in.left, x, w, bias, l.relu, l.out, y, scratch);
   }
-  const Sweep s{.pixels = l.out.width, .rows = l.kernel_y, .run = l.run(),
-                .x_pixel = l.stride_x * l.in.channels * L, .x_row = l.in.row() * L, .x_step = L,
-                .w_row = l.run(), .y_pixel = l.out.channels * L, .y_step = L, .relu = l.relu};
+  const Sweep s{.pixels = l.out.width,
+                .rows = l.kernel_y,
+                .run = l.run(),
+                .x_pixel = l.stride_x * l.in.channels * L,
+                .x_row = l.in.row() * L,
+                .x_step = L,
+                .w_row = l.run(),
+                .y_pixel = l.out.channels * L,
+                .y_step = L,
+                .relu = l.relu};
   for (Index row = 0; row < l.out.height; ++row)
-    sweep_all<L>(s, l.out.channels, x + row * l.stride_y * l.in.row() * L, w, l.kernel_y * l.run(), 0, bias, y + l.out.at(row, 0) * L);
+    sweep_all<L>(s, l.out.channels, x + row * l.stride_y * l.in.row() * L, w, l.kernel_y * l.run(), 0, bias,
+                 y + l.out.at(row, 0) * L);
 }
 
 // Which of an input's `taps` outputs, the last of them at `last`, exist: `count` from `first`, after `skipped`.
@@ -147,9 +44,15 @@ template <int L> void convolve_back(const Layer& l, const float* w, const float*
   }
   const Index inputs = l.in.channels, outputs = l.out.channels;
   for_phases(l, [&](Phase py, Phase px, Index packed) {
-    Sweep s{.pixels = 1, .rows = 0, .run = 0,
-            .x_pixel = outputs * L, .x_row = l.out.row() * L, .x_step = L,
-            .w_row = px.taps() * outputs, .y_pixel = l.stride_x * inputs * L, .y_step = L};
+    Sweep s{.pixels = 1,
+            .rows = 0,
+            .run = 0,
+            .x_pixel = outputs * L,
+            .x_row = l.out.row() * L,
+            .x_step = L,
+            .w_row = px.taps() * outputs,
+            .y_pixel = l.stride_x * inputs * L,
+            .y_step = L};
     const Index depth = py.taps() * px.taps() * outputs, end = px.from(l.in.left + l.in.width);
     for (Index qy = py.from(l.in.top); qy < py.from(l.in.top + l.in.height); ++qy) {
       const Reach y(qy, py.taps(), l.out.height);
@@ -174,8 +77,12 @@ template <int L> void convolve_weights(const Layer& l, const float* d, const flo
   constexpr Index cache = 1 << 16;  // floats
   const Index per_row = (l.out.row() + l.stride_y * l.in.row()) * L, chunk = std::max<Index>(1, cache / per_row);
   const Index inputs = l.in.channels, area = l.kernel_y * l.kernel_x;
-  Correlation c{.rows = 0, .pixels = l.out.width, .d_row = l.out.row() * L, .d_pixel = l.out.channels * L,
-                .x_row = l.stride_y * l.in.row() * L, .x_pixel = l.stride_x * inputs * L};
+  Correlation c{.rows = 0,
+                .pixels = l.out.width,
+                .d_row = l.out.row() * L,
+                .d_pixel = l.out.channels * L,
+                .x_row = l.stride_y * l.in.row() * L,
+                .x_pixel = l.stride_x * inputs * L};
   for (Index row = 0; row < l.out.height; row += chunk) {
     c.rows = std::min(chunk, l.out.height - row);
     for (Index ky = 0; ky < l.kernel_y; ++ky) {
@@ -195,14 +102,30 @@ template <int L> void convolve_weights(const Layer& l, const float* d, const flo
 }
 
 template <int L> void linear(const Layer& l, const float* w, const float* bias, const float* x, float* y) {
-  const Sweep s{.pixels = 1, .rows = 1, .run = l.in.channels, .x_pixel = 0, .x_row = 0, .x_step = L,
-                .w_row = 0, .y_pixel = 0, .y_step = L, .relu = l.relu};
+  const Sweep s{.pixels = 1,
+                .rows = 1,
+                .run = l.in.channels,
+                .x_pixel = 0,
+                .x_row = 0,
+                .x_step = L,
+                .w_row = 0,
+                .y_pixel = 0,
+                .y_step = L,
+                .relu = l.relu};
   sweep_all<L>(s, l.out.channels, x, w, l.in.channels, 0, bias, y);
 }
 
 template <int L> void linear_back(const Layer& l, const float* w, const float* d, float* dx) {
-  const Sweep s{.pixels = 1, .rows = 1, .run = l.out.channels, .x_pixel = 0, .x_row = 0, .x_step = L,
-                .w_row = 0, .w_step = l.in.channels, .y_pixel = 0, .y_step = L};
+  const Sweep s{.pixels = 1,
+                .rows = 1,
+                .run = l.out.channels,
+                .x_pixel = 0,
+                .x_row = 0,
+                .x_step = L,
+                .w_row = 0,
+                .w_step = l.in.channels,
+                .y_pixel = 0,
+                .y_step = L};
   sweep_all<L>(s, l.in.channels, d, w, 0, 0, nullptr, dx);
 }
 
@@ -212,8 +135,17 @@ template <int L> void linear_weights(const Layer& l, const float* d, const float
   float *xt = scratch, *dt = scratch + L * padded;
   transpose(x, inputs, L, L, padded, xt);
   transpose(d, outputs, L, L, outputs, dt);
-  Sweep s{.pixels = whole, .rows = 1, .run = L, .x_pixel = L, .x_row = 0, .x_step = padded,
-          .w_row = 0, .w_step = outputs, .y_pixel = L, .y_step = inputs, .add = true};
+  Sweep s{.pixels = whole,
+          .rows = 1,
+          .run = L,
+          .x_pixel = L,
+          .x_row = 0,
+          .x_step = padded,
+          .w_row = 0,
+          .w_step = outputs,
+          .y_pixel = L,
+          .y_step = inputs,
+          .add = true};
   sweep_all<L>(s, outputs, xt, dt, 0, 0, nullptr, g);
   if (whole * L == inputs) return;
   s.pixels = 1, s.y_step = L, s.add = false;

@@ -1,0 +1,176 @@
+// One block of samples: its memory, and its way through the layers and back.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "passes.h"
+
+namespace {
+
+// Zeroed memory, aligned to a cache line: what no one has written reads as 0, in every run.
+class Buffer {
+ public:
+  explicit Buffer(Index count) : memory_(std::calloc(count * sizeof(float) + 64, 1)) {
+    if (!memory_) throw std::bad_alloc();
+  }
+  Buffer(Buffer&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer() { std::free(memory_); }
+  float* data() { return reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(memory_) + 63) / 64 * 64); }
+
+ private:
+  void* memory_;
+};
+
+// The examples of a data set, as they lie in memory.
+struct Data {
+  const void* inputs;
+  const float *scale, *shift;  // one a channel
+  const Index* targets;
+  Index floats;  // the inputs are float, not uint8
+};
+
+struct Batch {
+  const Index* indices;  // null: 0, 1, 2, ...
+  Index size;
+  Index operator[](Index i) const { return indices ? indices[i] : i; }
+};
+
+struct Score {
+  double loss = 0;  // a sum over samples
+  Index correct = 0;
+};
+
+// The activations of one block of L samples, and how it runs through the layers.
+template <int L> class Block {
+ public:
+  explicit Block(const std::vector<Layer>& layers)
+      : layers_(layers), scratch_(scratch_size(layers)), packed_(packed_size(layers)) {
+    values_.emplace_back(layers.front().in.size() * L);
+    deltas_.emplace_back(Index{0});  // no one asks for the gradient of the data
+    for (const Layer& l : layers) {
+      values_.emplace_back(l.out.size() * L);
+      deltas_.emplace_back(l.out.size() * L);
+      choices_.emplace_back(l.kind == Kind::kMaximum ? l.out.size() * L : 0);
+    }
+  }
+
+  // Lanes past the end of the batch repeat its last sample; their loss has weight 0.
+  void read(const Data& data, const Batch& batch, Index first) {
+    if (data.floats)
+      read_as(static_cast<const float*>(data.inputs), data, batch, first);
+    else
+      read_as(static_cast<const std::uint8_t*>(data.inputs), data, batch, first);
+  }
+
+  // Before the first block of a batch, and again after every step.
+  void pack_weights(const float* vector) {
+    for (const Layer& l : layers_) pack<L>(l, vector, packed_.data() + l.packed);
+  }
+
+  void forward(const float* vector, bool training) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const Layer& l = layers_[i];
+      const float *x = values_[i].data(), *w = packed_.data() + l.packed;
+      float* y = values_[i + 1].data();
+      switch (l.kind) {
+        case Kind::kConvolution: convolve<L>(l, w, bias_of(l, vector), x, y, scratch_.data()); break;
+        case Kind::kLinear: linear<L>(l, w, bias_of(l, vector), x, y); break;
+        case Kind::kMaximum: maximum<L>(l, x, y, training ? choice(i) : nullptr); break;
+        case Kind::kFlatten: flatten<L>(l.in, x, y, false); break;
+      }
+    }
+  }
+
+  // Cross-entropy, and its gradient divided by the size of the batch.
+  void score(const Data& data, const Batch& batch, Index first, Score& total) {
+    const Index classes = layers_.back().out.channels, live = std::min<Index>(L, batch.size - first);
+    const float* z = values_.back().data();
+    float* d = deltas_.back().data();
+    for (Index s = 0; s < L; ++s) {
+      Index best = 0;
+      for (Index c = 1; c < classes; ++c)
+        if (z[c * L + s] > z[best * L + s]) best = c;
+      const float peak = z[best * L + s];
+      float all = 0;
+      for (Index c = 0; c < classes; ++c) all += d[c * L + s] = std::exp(z[c * L + s] - peak);
+      const Index target = data.targets[batch[first + std::min(s, live - 1)]];
+      const float weight = s < live ? 1.0f / static_cast<float>(batch.size) : 0.0f;
+      for (Index c = 0; c < classes; ++c) d[c * L + s] = (d[c * L + s] / all - (c == target ? 1.0f : 0.0f)) * weight;
+      if (s >= live) continue;
+      total.loss += std::log(all) - (z[target * L + s] - peak);
+      total.correct += best == target;
+    }
+  }
+
+  // Adds to the gradient. Nothing before the first layer that learns needs any.
+  void backward(const float* vector, float* gradient) {
+    std::size_t first = 0;
+    while (!layers_[first].learns()) ++first;
+    for (std::size_t i = layers_.size(); i-- > first;) {
+      const Layer& l = layers_[i];
+      const float* x = values_[i].data();
+      float *d = deltas_[i + 1].data(), *dx = deltas_[i].data(), *scratch = scratch_.data();
+      if (l.learns()) settle<L>(l, values_[i + 1].data(), d, scratch, gradient);
+      if (l.kind == Kind::kConvolution) convolve_weights<L>(l, d, x, gradient + l.weight, scratch);
+      if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
+      if (i == first) break;
+      switch (l.kind) {
+        case Kind::kConvolution: convolve_back<L>(l, packed_.data() + l.packed + l.one_way(), d, dx, scratch); break;
+        case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx); break;
+        case Kind::kMaximum: maximum_back<L>(l, choice(i), d, dx); break;
+        case Kind::kFlatten: flatten<L>(l.in, d, dx, true); break;
+      }
+    }
+  }
+
+ private:
+  static Index scratch_size(const std::vector<Layer>& layers) {
+    Index most = 0;
+    for (const Layer& l : layers) most = std::max(most, ::scratch_size(l, L));
+    return most;
+  }
+
+  static Index packed_size(const std::vector<Layer>& layers) {
+    return layers.back().packed + layers.back().packed_size();
+  }
+
+  std::int32_t* choice(std::size_t i) { return reinterpret_cast<std::int32_t*>(choices_[i].data()); }
+
+  // Samples lie one after the other in the data and side by side in a block: a transposition, a line at a time. A line
+  // is an image's row of one channel, or all the features where there is no image.
+  template <class Number> void read_as(const Number* inputs, const Data& data, const Batch& batch, Index first) {
+    const Map& map = layers_.front().in;
+    const bool image = map.height * map.width > 1;
+    const Index live = std::min<Index>(L, batch.size - first), lines = image ? map.channels * map.height : 1;
+    const Index length = image ? map.width : map.channels, size = lines * length;
+    const Number* sample[L];
+    for (Index s = 0; s < L; ++s) sample[s] = inputs + batch[first + std::min(s, live - 1)] * size;
+    for (Index line = 0; line < lines; ++line) {
+      const Index channel = line / map.height, y = line % map.height;
+      float* to = values_.front().data() + (map.at(y, 0) + channel) * L;
+      for (Index x = 0; x < length; x += kWidth) {
+        const Index count = std::min<Index>(kWidth, length - x);
+        float square[L * kWidth], turned[kWidth * L];
+        for (Index s = 0; s < L; ++s)
+          for (Index i = 0; i < count; ++i)
+            square[s * kWidth + i] = static_cast<float>(sample[s][line * length + x + i]);
+        transpose(square, L, count, kWidth, L, turned);
+        for (Index i = 0; i < count; ++i) {
+          const float scale = data.scale[image ? channel : x + i], shift = data.shift[image ? channel : x + i];
+          float* place = to + (x + i) * (image ? map.channels : 1) * L;
+          for (Index s = 0; s < L; ++s) place[s] = turned[i * L + s] * scale + shift;
+        }
+      }
+    }
+  }
+
+  const std::vector<Layer>& layers_;
+  Buffer scratch_, packed_;
+  std::vector<Buffer> values_, deltas_, choices_;
+};
+
+}  // namespace

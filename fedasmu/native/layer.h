@@ -1,0 +1,99 @@
+// A layer's shapes, and its weights packed in the order in which the kernels read them.
+#pragma once
+
+#include "winograd.h"
+
+namespace {
+
+enum class Kind : Index { kConvolution, kMaximum, kFlatten, kLinear };
+
+struct Layer {
+  Kind kind;
+  Map in, out;
+  Index kernel_y, kernel_x, stride_y, stride_x;
+  Index weight, bias;  // offsets in the model's vector; bias < 0: none
+  bool relu;
+  Index packed = 0;  // offset in the packed weights
+  bool learns() const { return kind == Kind::kConvolution || kind == Kind::kLinear; }
+  Index run() const { return kernel_x * in.channels; }
+  Index weights() const { return learns() ? kernel_y * run() * out.channels : 0; }
+  Index weight_at(Index o, Index c, Index ky, Index kx) const {
+    return ((o * in.channels + c) * kernel_y + ky) * kernel_x + kx;
+  }
+  // The side of the kernel if Winograd's way pays for it, otherwise 0.
+  Index winograd() const {
+    const bool small = kernel_y == kernel_x && (kernel_x == 2 || kernel_x == 3) && stride_y == 1 && stride_x == 1;
+    return kind == Kind::kConvolution && small && std::min(in.channels, out.channels) >= 16 ? kernel_x : 0;
+  }
+  Index points() const { return kernel_x == 2 ? 25 : 16; }
+  // A convolution packs its weights twice, for both directions; a linear layer's lie right for the way back.
+  Index one_way() const { return winograd() ? points() * in.channels * out.channels : weights(); }
+  Index packed_size() const { return kind == Kind::kConvolution ? 2 * one_way() : one_way(); }
+};
+
+// The way forward reads the weights as [tile][ky][kx][c][o]; the model holds them as [o][c][ky][kx].
+template <int L> void pack_forward(const Layer& l, const float* w, float* packed) {
+  for_tiles(l.out.channels, Lanes<L>::most, [&](Index o, Index count) {
+    for (Index ky = 0; ky < l.kernel_y; ++ky)
+      for (Index kx = 0; kx < l.kernel_x; ++kx)
+        for (Index c = 0; c < l.in.channels; ++c)
+          for (Index n = 0; n < count; ++n) *packed++ = w[l.weight_at(o + n, c, ky, kx)];
+  });
+}
+
+// The way back gathers: an input pixel at p sums over the output pixels q with q * stride + k = p. So p mod stride, its
+// phase, decides which taps k of the kernel it meets, and within a phase the stride is 1. Packed as
+// [phase][tile][tap y][tap x][o][c], the taps in the order of q.
+struct Phase {
+  Index of, stride, kernel;
+  Index taps() const { return kernel > of ? (kernel - of + stride - 1) / stride : 0; }
+  Index tap(Index t) const { return of + stride * (taps() - 1 - t); }
+  Index at(Index q) const { return q * stride + of; }                   // the q-th position of this phase
+  Index from(Index p) const { return (p - of + stride - 1) / stride; }  // the first of them at p or after
+};
+
+template <class Body> void for_phases(const Layer& l, Body body) {
+  Index packed = 0;
+  for (Index y = 0; y < l.stride_y; ++y)
+    for (Index x = 0; x < l.stride_x; ++x) {
+      const Phase py{y, l.stride_y, l.kernel_y}, px{x, l.stride_x, l.kernel_x};
+      body(py, px, packed);
+      packed += py.taps() * px.taps() * l.out.channels * l.in.channels;
+    }
+}
+
+template <int L> void pack_backward(const Layer& l, const float* w, float* packed) {
+  for_phases(l, [&](Phase py, Phase px, Index) {
+    for_tiles(l.in.channels, Lanes<L>::most, [&](Index c, Index count) {
+      for (Index ty = 0; ty < py.taps(); ++ty)
+        for (Index tx = 0; tx < px.taps(); ++tx)
+          for (Index o = 0; o < l.out.channels; ++o)
+            for (Index n = 0; n < count; ++n) *packed++ = w[l.weight_at(o, c + n, py.tap(ty), px.tap(tx))];
+    });
+  });
+}
+
+// The way back is a convolution with the kernel turned round and its channels exchanged.
+template <int L, int R> void pack_winograd(const Layer& l, const float* w, float* forward, float* backward) {
+  const auto at = [&](Index o, Index c, int y, int x) { return w[l.weight_at(o, c, y, x)]; };
+  winograd_pack<L, R>(l.out.channels, l.in.channels, forward, at);
+  winograd_pack<L, R>(l.in.channels, l.out.channels, backward,
+                      [&](Index c, Index o, int y, int x) { return at(o, c, R - 1 - y, R - 1 - x); });
+}
+
+template <int L> void pack(const Layer& l, const float* vector, float* packed) {
+  const float* w = vector + l.weight;
+  float* backward = packed + l.one_way();
+  if (l.winograd() == 2) pack_winograd<L, 2>(l, w, packed, backward);
+  if (l.winograd() == 3) pack_winograd<L, 3>(l, w, packed, backward);
+  if (l.kind == Kind::kConvolution && !l.winograd()) {
+    pack_forward<L>(l, w, packed);
+    pack_backward<L>(l, w, backward);
+  }
+  if (l.kind == Kind::kLinear)
+    for_tiles(l.out.channels, Lanes<L>::most, [&](Index o, Index count) {
+      transpose(w + o * l.in.channels, count, l.in.channels, l.in.channels, count, packed + o * l.in.channels);
+    });
+}
+
+}  // namespace
