@@ -7,7 +7,7 @@ import platform
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FLAGS = ["-std=c++20", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+FLAGS = ["-std=c++20", "-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 VARIANTS: dict[str, list[str]] = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
     VARIANTS["avx2"] = ["-mavx2", "-mfma"]

@@ -42,6 +42,9 @@ class Build:
         if self.data is not None and len(self.data.shards) != config.fleet.devices:
             sized = config.fleet.model_copy(update={"devices": len(self.data.shards)})
             config = config.model_copy(update={"fleet": sized})
+        if self.data is not None and config.data.fallback is not None:
+            # A run that fell back stays with what it has, even if the full data are there when it is resumed.
+            config = config.model_copy(update={"data": config.data.model_copy(update={"name": self.data.name})})
         self.config = config
         self.fleet = fleet(config.fleet, config.seed)
         if self.data is not None:
@@ -52,9 +55,12 @@ class Build:
         except ValueError as error:
             raise UserError(f"model.name = {config.model.name!r}: {error}") from None
         self.initial = self.layout.read(self.module)
+        self.examples = (
+            [len(shard) for shard in self.data.shards] if self.data else [config.data.per_device] * len(self.fleet)
+        )
         self.native: Network | None = None
         if self.data is not None:
-            _check_forward(self.module, self.data)
+            _check_forward(self.module, self.data, config.local.batch)
             altered = "" if config.data.augment == "none" else f"; fed with images altered by {config.data.augment}"
             if altered and len(shape) != 3:
                 raise UserError(f"data.augment = {config.data.augment!r}: alters images, but the data are {shape}")
@@ -82,7 +88,7 @@ class Build:
     def simulator(self, pool: Pool, record: Record, observe: Callable[[Simulator], None]) -> Simulator:
         config, local = self.config, self.config.local
         pace = config.pacing.pace(len(self.fleet))
-        shelves, examples = record.directory / SHELVES, self._examples()
+        shelves, examples = record.directory / SHELVES, self.examples
         federation = Federation(
             config.seed,
             examples,
@@ -124,17 +130,12 @@ class Build:
 
     def _seconds(self, device: int) -> tuple[float, float, float]:
         profile, size = self.fleet.profiles[device], self.layout.bytes
-        training = self._examples()[device] * self.config.local.epochs * profile.seconds_per_sample
+        training = self.examples[device] * self.config.local.epochs * profile.seconds_per_sample
         return profile.download(size), training, profile.upload(size)
 
-    def _examples(self) -> list[int]:
-        if self.data is None:
-            return [self.config.data.per_device] * len(self.fleet)
-        return [len(shard) for shard in self.data.shards]
 
-
-def _check_forward(module: nn.Module, data: FederatedData) -> None:
-    """One forward pass, so that a model that does not fit its data is refused before anything starts."""
+def _check_forward(module: nn.Module, data: FederatedData, batch: int) -> None:
+    """A forward pass or two, so that a model that does not fit its data is refused before anything starts."""
     probe = data.test.batch(torch.arange(min(2, len(data.test))))[0]
     module.eval()
     try:
@@ -144,3 +145,13 @@ def _check_forward(module: nn.Module, data: FederatedData) -> None:
         raise UserError(f"the model cannot take inputs of shape {data.shape}: {error}") from error
     if logits.dim() != 2 or logits.shape[1] < data.classes:
         raise UserError(f"the model gives {tuple(logits.shape[1:])} outputs, but the data have {data.classes} classes")
+    if any(len(shard) % batch == 1 for shard in data.shards):
+        module.train()
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                module(probe[:1])
+        except ValueError as error:  # BatchNorm has nothing to normalise by
+            raise UserError(
+                f"local.batch = {batch}: a device's last batch would hold a single example, "
+                f"which this model cannot train on ({error}); choose another"
+            ) from None

@@ -273,3 +273,23 @@ def test_initial_weights_depend_on_the_seed_alone(tmp_path: Path) -> None:
         experiment = Experiment(settings(stop={"uploads": 1}), model=softmax, data=blobs())
         first.append(experiment.run(tmp_path / str(global_seed)).curve["loss"][0])
     assert first[0] == first[1]
+
+
+def test_a_model_that_cannot_train_on_one_example_is_refused_before_it_starts(tmp_path: Path) -> None:
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.Linear(20, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    table = settings(local={"batch": 20})  # device 1 holds 21 examples
+    with pytest.raises(UserError, match=r"local.batch = 20: .* single example"):
+        Experiment(table, model=normalised, data=blobs()).run(tmp_path / "run")
+
+
+def test_an_own_method_may_fix_its_name_as_ours_do(own_module: Path) -> None:
+    (own_module / "named.py").write_text(
+        "from typing import Literal\nfrom fedasmu.algorithms import FedAvg\n"
+        "class Named(FedAvg):\n    name: Literal['named'] = 'named'\n"
+    )
+    result = Experiment(settings(algorithm={"name": "named:Named"}), model=softmax, data=blobs()).run(
+        own_module / "run"
+    )
+    assert result.config["algorithm"]["name"] == "named:Named"

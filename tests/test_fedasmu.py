@@ -142,7 +142,14 @@ def test_a_control_step_descends_the_loss_through_the_previous_upload(
     sent = torch.tensor([0.2, -1.0, 1.2, 0.7])
     rate = 1e-3
     method = settings(
-        {"name": "fedasmu", "lambda0": 1.0, "update": update, "record": "float32", "merge": False, f"lr_{parameter}": rate}
+        {
+            "name": "fedasmu",
+            "lambda0": 1.0,
+            "update": update,
+            "record": "float32",
+            "merge": False,
+            f"lr_{parameter}": rate,
+        }
         | {f"lr_{other}": 0.0 for other in ("lambda", "sigma", "iota") if other != parameter}
     )
 

@@ -188,3 +188,13 @@ def test_a_run_ends_when_nobody_ever_comes_back(method: str, run: Run, tmp_path:
     assert {event["device"] for event in result.events if event["event"] == "start"} <= {3, 4}
     assert 0 < result.summary["uploads"] < 60
     assert result.summary["virtual_seconds"] >= 1000
+
+
+def test_profiles_are_told_apart_by_their_number_not_by_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.csv"
+    header = "device,seconds_per_sample,down_mbps,up_mbps,latency\n"
+    path.write_text(header + "1,0.2,1,1,0\n0,0.1,1,1,0\n")
+    assert [profile.seconds_per_sample for profile in read_profiles(path)] == [0.1, 0.2]
+    path.write_text(header + "1,0.2,1,1,0\n1,0.1,1,1,0\n")
+    with pytest.raises(UserError, match="number 2 devices from 0 to 1"):
+        read_profiles(path)

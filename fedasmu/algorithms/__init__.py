@@ -66,8 +66,10 @@ def named(name: str) -> type[Algorithm]:
 
 def settings(table: Mapping[str, Any]) -> Algorithm:
     """A method from its table in a recipe: its name, and whatever differs from its defaults."""
-    method = named(str(table["name"]))
-    return method.model_validate({**method.presets.get(str(table["name"]), {}), **table})
+    name = str(table["name"])
+    method = named(name)
+    chosen = method.model_validate({**method.presets.get(name, {}), **table, "name": method.names()[0]})
+    return chosen.model_copy(update={"name": name})
 
 
 __all__ = [

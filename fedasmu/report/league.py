@@ -24,6 +24,7 @@ from fedasmu.report.labels import ORDER
 from fedasmu.result import Result, flat
 
 NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
+UNIMPORTANT = ("seed", "name", "checkpoint_seconds")  # for telling methods apart
 NEEDED = ("config.toml", "metrics.csv", "model.safetensors")  # a run that only timed events has no model
 Floats = NDArray[np.float64]
 
@@ -210,7 +211,7 @@ def _told_apart(runs: list[Run]) -> list[Run]:
     """Where one label covers different settings, the label says which."""
     settings: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
-        settings[run.label].append({key: value for key, value in run.settings.items() if key not in ("seed", "name")})
+        settings[run.label].append({key: value for key, value in run.settings.items() if key not in UNIMPORTANT})
     return [Run(run.result, _longer(run, settings[run.label])) for run in runs]
 
 

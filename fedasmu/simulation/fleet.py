@@ -134,16 +134,18 @@ class Fleet:
 
 def read_profiles(path: Path) -> list[Profile]:
     names = [field.name for field in fields(Profile)]
-    profiles = []
-    for number, row in enumerate(_rows(path), start=1):
+    profiles: dict[int, Profile] = {}
+    for place, row in enumerate(_rows(path)):
         try:
-            profiles.append(Profile(**{name: float(row[name]) for name in names}))
-        except (KeyError, TypeError, ValueError) as error:
+            profiles[int(row.get("device", place))] = Profile(**{name: float(row[name]) for name in names})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = f"no column {error}" if isinstance(error, KeyError) else str(error)
-            raise UserError(f"{path}, device {number - 1}: {what}; every device needs {', '.join(names)}") from None
+            raise UserError(f"{path}, device {place}: {what}; every device needs {', '.join(names)}") from None
     if not profiles:
         raise UserError(f"{path}: there is no device in it")
-    return profiles
+    if sorted(profiles) != list(range(place + 1)):
+        raise UserError(f"{path}: the column device must number {place + 1} devices from 0 to {place}, each once")
+    return [profiles[device] for device in range(len(profiles))]
 
 
 def _rows(path: Path) -> Iterable[dict[str, str]]:

@@ -141,7 +141,7 @@ class Simulator:
 
     def _begin_task(self, task: Task) -> None:
         now, device = self.clock.now, task.device
-        self.record.event(now, "start", task=task.id, device=device, version=task.model.version)
+        self.record.event(now, "start", {"task": task.id, "device": device, "version": task.model.version})
         size = round(task.share * self.model_bytes)
         self.meter.tally.bytes_down += size
         run = self.runs[task.id] = self._open(task)
@@ -196,7 +196,7 @@ class Simulator:
     def _ask(self, run: Run) -> None:
         fresh = run.answer = self.server.fetch(run.task.id)
         version = None if fresh is None else fresh.version
-        self.record.event(self.clock.now, "fetch", task=run.task.id, device=run.task.device, fresh=version)
+        self.record.event(self.clock.now, "fetch", {"task": run.task.id, "device": run.task.device, "fresh": version})
         size = 0 if fresh is None else self.model_bytes
         self.meter.tally.bytes_down += size
         self.clock.schedule(
@@ -212,17 +212,15 @@ class Simulator:
             self.memories.put(task.device, run.memory)
         self.meter.upload(report, decision.staleness)
         note = {key: value for key, value in report.note.items() if isinstance(value, int | float | str | None)}
-        self.record.event(
-            self.clock.now,
-            "upload",
-            task=task.id,
-            device=task.device,
-            base=task.model.version,
-            staleness=decision.staleness,
-            verdict=decision.verdict,
-            loss=report.loss,
-            **note,
-        )
+        fields = {
+            "task": task.id,
+            "device": task.device,
+            "base": task.model.version,
+            "staleness": decision.staleness,
+            "verdict": decision.verdict,
+            "loss": report.loss,
+        }
+        self.record.event(self.clock.now, "upload", fields, note)
         self._aggregated(decision.aggregation)
         if self.server.counters.received % self.evaluate_every == 0:
             self._evaluate()
@@ -233,7 +231,7 @@ class Simulator:
         self._abandon(run)
         del self.runs[task.id]
         decision = self.server.lose(task.id)
-        self.record.event(self.clock.now, "lost", task=task.id, device=task.device)
+        self.record.event(self.clock.now, "lost", {"task": task.id, "device": task.device})
         self._aggregated(decision.aggregation)
 
     def _abandon(self, run: Run) -> None:
@@ -245,7 +243,7 @@ class Simulator:
         if aggregation is not None:
             tasks = [upload.task for upload in aggregation.uploads]
             fields = {"version": aggregation.version, "tasks": tasks, "weights": list(aggregation.weights)}
-            self.record.event(self.clock.now, "version", **fields, **aggregation.details)
+            self.record.event(self.clock.now, "version", fields, aggregation.details)
 
     def _evaluate(self) -> None:
         self.meter.evaluate(self.server.model, self.server.counters, self.clock.now)

@@ -75,7 +75,7 @@ class Board:
 
     @contextmanager
     def shown(self, due: Sequence[Cell], workers: int, finished: int) -> Iterator[None]:
-        self._estimate, self._finished = Estimate(due, workers), finished
+        self._estimate = Estimate(due, workers)
         self._total = sum(cell.config.stop.uploads for cell in due)
         self._all = self._bar.add_task("all uploads", total=self._total, status="")
         if finished:
@@ -108,7 +108,6 @@ class Board:
         seen.over = how != "stopped"
         if how == "finished":
             seen.uploads, seen.seconds = cell.config.stop.uploads, time.monotonic() - seen.began
-            self._finished += 1
         if seen.bar is not None:
             self._bar.remove_task(seen.bar)
         self._print(f"{how}: {cell} ({self._status()})")
@@ -123,9 +122,8 @@ class Board:
     def _status(self) -> str:
         left = self._estimate.left()
         rest = "" if left is None else f", about {duration(left)} left"
-        cells = len(self._estimate.cells)
-        over = sum(seen.over for seen in self._estimate.seen.values())
-        return f"{over}/{cells} runs{rest}"
+        over = [seen.over for seen in self._estimate.seen.values()]
+        return f"{sum(over)}/{len(over)} runs{rest}"
 
     def _print(self, line: str) -> None:
         self._said = time.monotonic()
