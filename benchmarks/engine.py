@@ -27,6 +27,7 @@ from fedasmu.native import Network, Unsupported
 from fedasmu.vector import Layout
 
 LR = 0.01
+EVALUATION_BATCH = 100  # of the eager loop: the best for it, over these models
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def examples(case: Case) -> Examples:
 
 def eager(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
     """The loop that every tutorial has. Its batches are sliced and scaled beforehand: it pays for the network alone."""
-    batches = [data.batch(indices) for indices in torch.split(torch.arange(case.samples), case.batch or 500)]
+    batches = [data.batch(indices) for indices in torch.split(torch.arange(case.samples), case.batch or EVALUATION_BATCH)]
     optimizer = torch.optim.SGD(module.parameters(), lr=LR)
 
     def train() -> None:
@@ -94,7 +95,7 @@ def native(case: Case, module: nn.Module, data: Examples) -> Callable[[], object
     layout = Layout.of(module)
     vector = layout.read(module)
     network = Network(module, layout, case.shape)
-    batches = torch.split(torch.arange(case.samples), case.batch or 500)
+    batches = torch.split(torch.arange(case.samples), case.batch or EVALUATION_BATCH)
     if case.batch:
         return lambda: network.train(vector, data, batches, LR)
     return lambda: network.evaluate(vector, data)

@@ -342,8 +342,8 @@ def test_a_users_network_is_seeded_too() -> None:
     ("path", "options", "message"),
     [
         ("users_own_models:netwrk", {}, r"has no 'netwrk'; it has: network"),
-        ("users_own_models:", {}, "not of the form package.module:factory"),
-        (":network", {}, "not of the form package.module:factory"),
+        ("users_own_models:", {}, "not of the form package.module:name"),
+        (":network", {}, "not of the form package.module:name"),
         ("no_such_module_at_all:f", {}, "cannot import 'no_such_module_at_all'"),
         ("users_broken_models:f", {}, "cannot import 'users_broken_models'.*a_module_that_is_not_there"),
         ("users_own_models:number", {}, "not callable"),
