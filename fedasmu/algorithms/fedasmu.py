@@ -280,6 +280,7 @@ class FedASMU(Algorithm):
             "gradient_sign": "printed",
             "merge_correction": False,
             "slot_unit": "epoch",
+            "meta_select": "eps_greedy",
         },
         "fedasmu-authors": {
             "lambda0": 1.0,
@@ -339,7 +340,7 @@ class FedASMU(Algorithm):
     q_discount: float = Field(0.9, ge=0, lt=1, description="psi: what the next slot's prospects count for")
     lr_policy: float = Field(1e-3, ge=0, description="of the meta model")
     rho: float = Field(0.1, ge=0, le=1, description="how fast the meta model's baseline follows the rewards")
-    meta_select: Literal["eps_greedy", "sample"] = Field("eps_greedy", description="how the meta model chooses")
+    meta_select: Literal["eps_greedy", "sample"] = Field("sample", description="how the meta model chooses")
     reward_norm: bool = Field(False, description="divide the meta model's advantages by their running size")
 
     @property
