@@ -13,12 +13,12 @@ import json
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedasmu import models
@@ -38,6 +38,9 @@ class Case:
     batch: int  # 0: evaluation
     samples: int  # of one measurement
     bar: float | None = None
+
+    def batches(self) -> Sequence[Tensor]:
+        return torch.split(torch.arange(self.samples), self.batch or EVALUATION_BATCH)
 
 
 CASES = (
@@ -72,7 +75,7 @@ def examples(case: Case) -> Examples:
 
 def eager(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
     """The loop that every tutorial has. Its batches are sliced and scaled beforehand: it pays for the network alone."""
-    batches = [data.batch(indices) for indices in torch.split(torch.arange(case.samples), case.batch or EVALUATION_BATCH)]
+    batches = [data.batch(indices) for indices in case.batches()]
     optimizer = torch.optim.SGD(module.parameters(), lr=LR)
 
     def train() -> None:
@@ -95,7 +98,7 @@ def native(case: Case, module: nn.Module, data: Examples) -> Callable[[], object
     layout = Layout.of(module)
     vector = layout.read(module)
     network = Network(module, layout, case.shape)
-    batches = torch.split(torch.arange(case.samples), case.batch or EVALUATION_BATCH)
+    batches = case.batches()
     if case.batch:
         return lambda: network.train(vector, data, batches, LR)
     return lambda: network.evaluate(vector, data)

@@ -197,7 +197,7 @@ def prepare(name: str, directory: Directory = None) -> None:
     from fedasmu import data
 
     dataset = data.prepare(name, directory)
-    _say(
+    say(
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples of shape "
         f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes"
     )

@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from fedasmu.report.inside import draw_inside
 from fedasmu.report.labels import GROUPS, slug
 from fedasmu.report.league import Floats, League, Standing, target_of
 
@@ -51,6 +52,9 @@ def draw(leagues: Sequence[League], out: Path) -> list[Path]:
             written += _save(curves(league, style), out / f"curves-{name}")
             if league.targets:
                 written += _save(times(league), out / f"time-to-target-{name}")
+            for standing in league.standings:
+                if (figure := draw_inside(standing.runs[0].result)) is not None:
+                    written += _save(figure, out / f"inside-{slug(standing.label)}-{name}")
             for group in ("ablation", "slots"):
                 members = [one for label in GROUPS[group] if (one := league.named(label)) is not None]
                 if sum(one.label in VARIANTS for one in members) > 1:
