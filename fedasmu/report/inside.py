@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedasmu.result import Result
 
-SMOOTHED = 100  # points that a line is the mean of
+SMOOTHED = 100  # points that a line is the mean of, or a fifth of them where there are few
 
 Points = tuple[list[float], list[float]]
 PANELS: tuple[tuple[str, str, str], ...] = (
@@ -39,8 +39,8 @@ def draw_inside(result: Result) -> Figure | None:
         axes.plot(times, values, ".", color="#0072B2", markersize=2, alpha=0.35)
         axes.plot(*_running(times, values), color="#D55E00", linewidth=1.6)
         axes.set_title(title)
-    _relative(panels[4], "learned controls of the server", CONTROLS, events)
-    _relative(panels[5], "learned controls of the devices", DEVICE_CONTROLS, events)
+    _relative(panels[4], "controls on the server", CONTROLS, events)
+    _relative(panels[5], "controls on the devices", DEVICE_CONTROLS, events)
     for axes in panels:
         axes.set_xlabel("virtual time (s)")
         axes.grid(alpha=0.25)
@@ -54,7 +54,7 @@ def _relative(axes: Axes, title: str, controls: Iterable[tuple[str, str, str]], 
         if values:
             moved = [100.0 * (value / values[0] - 1.0) if values[0] else value for value in values]
             axes.plot(*_running(times, moved), color=colour, label=name, linewidth=1.6)
-    axes.set_title(f"{title} (% moved)")
+    axes.set_title(f"{title}: % moved")
     if axes.has_data():
         axes.legend(frameon=False)
 
@@ -65,8 +65,8 @@ def _points(events: list[dict[str, Any]], kind: str, key: str) -> Points:
 
 
 def _running(times: list[float], values: list[float]) -> Any:
-    width = min(SMOOTHED, len(values))
-    if not width:
+    if not values:
         return [], []
+    width = max(1, min(SMOOTHED, len(values) // 5))
     window = np.ones(width) / width
     return np.convolve(times, window, "valid"), np.convolve(values, window, "valid")
