@@ -20,7 +20,7 @@ from torch import Tensor
 from fedasmu.algorithms import weights
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import polynomial
-from fedasmu.algorithms.slots import QTable, SlotPolicy, heuristic
+from fedasmu.algorithms.slots import QTable, SlotPolicy, heuristic, standardised
 from fedasmu.algorithms.weights import UNGUARDED, DeviceControls, Guard, ServerControls
 from fedasmu.protocol import (
     Fetch,
@@ -217,8 +217,9 @@ class Merging(Learner):
         after: Probed = yield Probe(merged, cut, gradient=True, free=True)
         if settings.device_order == "after_merge":
             controls = self._adjusted(controls, fresh.version, origin, after, towards)
-        memory["gamma"], memory["upsilon"] = controls.gamma, controls.upsilon
-        return merged, {"beta": beta, "reward": before.loss - after.loss, **memory_scalars(memory)}
+        learned = {"gamma": controls.gamma, "upsilon": controls.upsilon}
+        memory |= learned
+        return merged, {"beta": beta, "reward": before.loss - after.loss, **learned}
 
     def _adjusted(
         self, controls: DeviceControls, fresh: int, origin: int, probed: Probed, towards: Tensor
@@ -255,10 +256,6 @@ class Merging(Learner):
 
     def _table(self, memory: Memory, units: int) -> QTable:
         return QTable(memory, units, self.settings.q_rate, self.settings.q_discount, self.settings.epsilon)
-
-
-def memory_scalars(memory: Memory) -> dict[str, float]:
-    return {"gamma": memory["gamma"], "upsilon": memory["upsilon"]}
 
 
 class FedASMU(Algorithm):
@@ -389,18 +386,3 @@ class FedASMU(Algorithm):
 
     def learner(self) -> Learner:
         return Merging(self)
-
-
-def standardised(federation: Federation) -> Any:
-    """What the meta model knows of a device: examples, batch, and its times to download, train and upload.
-
-    Logarithms, with the fleet's mean taken away and divided by its spread. A thousand devices speak for the fleet.
-    """
-
-    def raw(device: int) -> Tensor:
-        work = federation.workload(device)
-        return torch.tensor([work.examples, work.batch, *federation.seconds(device)]).clamp(min=1e-6).log()
-
-    known = torch.stack([raw(device) for device in range(min(federation.devices, 1000))])
-    mean, spread = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
-    return lambda device: ((raw(device) - mean) / spread).tolist()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedasmu.algorithms.base import Federation
 from fedasmu.models.initialise import seeded
 from fedasmu.seeding import derive, uniform
 from fedasmu.vector import Layout
@@ -64,6 +65,21 @@ class QTable:
         best_next = max(self.row(slot)[index] for index in legal(slot, self.units))
         row[action] = q_update(row[action], reward, best_next, self.rate, self.discount)
         self.memory["slot"] = slot
+
+
+def standardised(federation: Federation) -> Callable[[int], list[float]]:
+    """What the meta model knows of a device: examples, batch, and its times to download, train and upload.
+
+    Logarithms, with the fleet's mean taken away and divided by its spread. A thousand devices speak for the fleet.
+    """
+
+    def raw(device: int) -> Tensor:
+        work = federation.workload(device)
+        return torch.tensor([work.examples, work.batch, *federation.seconds(device)]).clamp(min=1e-6).log()
+
+    known = torch.stack([raw(device) for device in range(min(federation.devices, 1000))])
+    mean, spread = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
+    return lambda device: ((raw(device) - mean) / spread).tolist()
 
 
 class SlotPolicy:
