@@ -35,6 +35,7 @@ class Build:
         data: FederatedData | None,
         say: Callable[[str], None],
     ) -> None:
+        _check_device(config.device)
         self.data = None if config.timing_only else data
         shape, classes, words = expected_data(config.data)
         if self.data is None and not config.timing_only:
@@ -132,6 +133,14 @@ class Build:
         profile, size = self.fleet.profiles[device], self.layout.bytes
         training = self.examples[device] * self.config.local.epochs * profile.seconds_per_sample
         return profile.download(size), training, profile.upload(size)
+
+
+def _check_device(name: str) -> None:
+    """Counting devices does not initialise CUDA, which a fork of worker processes would not survive."""
+    kind, _, number = name.partition(":")
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind]
+    if int(number or 0) >= there:
+        raise UserError(f"device = {name!r}: PyTorch finds {there or 'none'} of that kind here; use device = 'cpu'")
 
 
 def _check_forward(module: nn.Module, data: FederatedData, batch: int) -> None:

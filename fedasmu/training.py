@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -138,7 +139,10 @@ def native_network(
 
 
 class Trainer:
-    """Performs commands for any device of the federation. Every worker process has one."""
+    """Performs commands for any device of the federation. Every worker process has one.
+
+    An accelerator is first touched when a command is performed, so in the worker: it would not survive the fork.
+    """
 
     def __init__(
         self,
@@ -151,12 +155,21 @@ class Trainer:
         native: Network | None = None,
         augment: str = "none",
     ) -> None:
-        place = torch.device(device)
-        self.torch = TorchEngine(module, layout, place)
-        self.evaluator = native or self.torch
-        self.engine = self.torch if native is None or native.untrainable else native
-        self.data = replace(data, train=data.train.to(place), test=data.test.to(place))
-        self.batch, self.epochs, self.augment = batch, epochs, augment
+        self._module, self._layout, self._given, self._place = module, layout, data, torch.device(device)
+        self.batch, self.epochs, self.augment, self.native = batch, epochs, augment, native
+
+    @cached_property
+    def torch(self) -> TorchEngine:
+        return TorchEngine(self._module, self._layout, self._place)
+
+    @cached_property
+    def data(self) -> FederatedData:
+        given, place = self._given, self._place
+        return replace(given, train=given.train.to(place), test=given.test.to(place))
+
+    @property
+    def engine(self) -> TorchEngine | Network:
+        return self.torch if self.native is None or self.native.untrainable else self.native
 
     def perform(self, command: Computation, device: int, seed: int) -> Trained | Probed | Evaluated:
         """`seed` is the task's: what is random in a command (dropout) depends on it and on the command's steps."""
@@ -167,7 +180,7 @@ class Trainer:
             if isinstance(command, Probe):
                 torch.manual_seed(derive(seed, "train", command.step))
                 return self._probe(command, device, seed)
-        loss, correct = self.evaluator.evaluate(command.vector, self.data.test)
+        loss, correct = (self.native or self.torch).evaluate(command.vector, self.data.test)
         count = len(self.data.test)
         return Evaluated(loss / count, correct / count)
 

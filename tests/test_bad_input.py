@@ -69,6 +69,7 @@ SETTINGS = {
     "section into a number": ("local.lr.x=5", ["local.lr"]),
     "no epochs": ("local.epochs=0", ["local.epochs = 0", "greater than or equal to 1"]),
     "no batch": ("local.batch=0", ["local.batch = 0", "greater than or equal to 1"]),
+    "no such accelerator": ("device=cuda:7", ["device = 'cuda:7'", "use device = 'cpu'"]),
     "negative learning rate": ("local.lr=-0.1", ["local.lr = -0.1", "greater than 0"]),
     "endless learning rate": ("local.lr=inf", ["local.lr = Infinity", "finite"]),
     "decay above 1": ("local.decay=1.1", ["local.decay = 1.1", "less than or equal to 1"]),

@@ -224,3 +224,10 @@ def test_frozen_parameters_stay_where_they_are() -> None:
     trained = perform(trainer, Train(start, range(8), 0.1, pull=0.1))
     assert torch.equal(trained.vector[layout.trainable :], start[layout.trainable :])
     assert not torch.equal(trained.vector[: layout.trainable], start[: layout.trainable])
+
+
+def test_an_accelerator_is_not_touched_before_a_command_is_performed() -> None:
+    """Workers are forked from the process that builds the trainer, and CUDA does not survive a fork."""
+    module = nn.Linear(20, 2)
+    Trainer(module, Layout.of(module), blobs(), batch=8, epochs=1, device="cuda")
+    assert not torch.cuda.is_initialized()
