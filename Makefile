@@ -36,8 +36,9 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-bench: install  ## measure the simulator against the bare training loop (under a minute)
+bench: install  ## measure the simulator and the native engine against the bare training loop
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/engine.py
 
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
