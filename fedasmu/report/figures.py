@@ -52,7 +52,7 @@ def draw(leagues: Sequence[League], out: Path) -> list[Path]:
             written += _save(curves(league, style), out / f"curves-{name}")
             if league.targets:
                 written += _save(times(league), out / f"time-to-target-{name}")
-            for standing in league.standings:
+            for standing in (one for one in league.standings if one.label not in VARIANTS):
                 if (figure := draw_inside(standing.runs[0].result)) is not None:
                     written += _save(figure, out / f"inside-{slug(standing.label)}-{name}")
             for group in ("ablation", "slots"):
