@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedasmu import models, native
+from fedasmu import Experiment, models, native
 from fedasmu.data.examples import Examples
 from fedasmu.vector import Layout
 
@@ -160,3 +162,26 @@ def test_a_diverged_model_is_seen_and_does_not_crash(poison: float) -> None:
         layout.read(models.build("lenet5", shape=(1, 28, 28), classes=10, seed=0)), data, torch.arange(20)
     )
     assert again == again  # what was NaN is not remembered
+
+
+def test_a_whole_run_ends_where_pytorchs_does(tmp_path: Path) -> None:
+    """The same events, and models that differ by rounding alone."""
+    results = {}
+    for engine in ("native", "torch"):
+        settings = {
+            "engine": engine,
+            "model": "lenet5",
+            "data": {"name": "fashion-mnist-small"},
+            "fleet": {"devices": 40},
+            "local": {"epochs": 1, "batch": 32, "lr": 0.02},
+            "algorithm": {"name": "fedasync"},
+            "evaluate": {"every": 10},
+            "stop": {"uploads": 20},
+        }
+        results[engine] = Experiment(settings).run(tmp_path / engine)
+    ours, theirs = results["native"], results["torch"]
+    assert ours.curve["time"].tolist() == theirs.curve["time"].tolist()
+    assert np.allclose(ours.curve["loss"], theirs.curve["loss"], rtol=1e-3)
+    assert np.allclose(ours.curve["accuracy"], theirs.curve["accuracy"], atol=0.01)
+    for name, tensor in ours.state_dict.items():
+        assert torch.allclose(tensor, theirs.state_dict[name], atol=1e-3), name
