@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+if TYPE_CHECKING:
+    from fedasmu.algorithms import Algorithm
+
 Rows = list[dict[str, Any]]
 
 
@@ -18,10 +21,18 @@ def methods() -> Rows:
     from fedasmu.algorithms import ALGORITHMS
 
     return [
-        {"name": name, "kind": method.kind, "description": (method.__doc__ or "").splitlines()[0]}
+        {"name": name, "kind": method.kind, "description": _described(method, name)}
         for method in ALGORITHMS
         for name in method.names()
     ]
+
+
+def _described(method: type[Algorithm], name: str) -> str:
+    """The first line of its docstring, or what a further name of it stands for."""
+    if name not in method.presets:
+        return (method.__doc__ or "").splitlines()[0]
+    settings = ", ".join(f"{key} = {value}" for key, value in method.presets[name].items())
+    return f"{method.names()[0]} with {settings}" if settings else f"another name of {method.names()[0]}"
 
 
 def models() -> Rows:

@@ -186,3 +186,11 @@ def test_help_shows_an_example(command: list[str], example: str, fedasmu: Comman
 
 def test_version(fedasmu: Command) -> None:
     assert fedasmu("--version") == (0, f"{__version__}\n")
+
+
+def test_a_further_name_of_a_method_says_what_it_stands_for(fedasmu: Command) -> None:
+    _, output = fedasmu("list", "methods", "--json")
+    described = {row["name"]: row["description"] for row in json.loads(output)}
+    assert described["fedasmu-0"] == "fedasmu with server_weights = polynomial, merge = False"
+    assert described["syncdrop"] == "another name of asyncdrop"
+    assert described["fedavg"].startswith("A cohort trains")
