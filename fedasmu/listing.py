@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-if TYPE_CHECKING:
     from fedasmu.algorithms import Algorithm
 
 Rows = list[dict[str, Any]]
