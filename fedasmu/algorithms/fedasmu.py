@@ -71,7 +71,7 @@ class StalenessAware(Aggregator):
         self._teach(upload)
         if self.settings.server_weights == "polynomial":
             weight = self.settings.polynomial_alpha * polynomial(upload.staleness - 1, self.settings.polynomial_a)
-            return Aggregate(self._mixed(current, upload, weight), [weight])
+            return Aggregate(self._mixed(current, upload, self._direction(current, upload), weight), [weight])
         return self._weighed(current, upload)
 
     def discarded(self, upload: Upload) -> None:
@@ -87,11 +87,12 @@ class StalenessAware(Aggregator):
         xi = weights.xi(controls, rounds, staleness)
         alpha = settings.bounded_alpha(weights.squash(settings.mu_alpha, xi))
         trainable = self.federation.trainable
-        self.shelf.put(device, self._direction(current, upload)[:trainable].to(settings.record_dtype))
+        direction = self._direction(current, upload)
+        self.shelf.put(device, direction[:trainable].to(settings.record_dtype))
         self.log_dilution.append(self.log_dilution[-1] + math.log1p(-min(alpha, 1 - 1e-9)))
         self.records[device] = [rounds, staleness, xi, self.log_dilution[-1]]
         details = {"lambda": controls.lam, "sigma": controls.sigma, "iota": controls.iota, "xi": xi}
-        return Aggregate(self._mixed(current, upload, alpha), [alpha], details)
+        return Aggregate(self._mixed(current, upload, direction, alpha), [alpha], details)
 
     def _adjusted(self, upload: Upload) -> ServerControls:
         """(A7) to (A13): one step of gradient descent on the controls, through the device's previous upload."""
@@ -136,10 +137,10 @@ class StalenessAware(Aggregator):
             return own_displacement(upload)
         return upload.report.vector - current.vector
 
-    def _mixed(self, current: Model, upload: Upload, weight: float) -> Tensor:
+    def _mixed(self, current: Model, upload: Upload, direction: Tensor, weight: float) -> Tensor:
         """(A6), or with update = "displacement" w_t + alpha d"""
         if self.settings.update == "displacement":
-            return torch.add(current.vector, own_displacement(upload), alpha=weight)
+            return torch.add(current.vector, direction, alpha=weight)
         return torch.lerp(current.vector, upload.report.vector, weight)
 
     def _teach(self, upload: Upload) -> None:
