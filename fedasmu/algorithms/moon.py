@@ -33,14 +33,14 @@ class Features(nn.Module):
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.layout = inner, Layout.of(inner)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return forward_with_features(self.inner, inputs)[1]
 
     def under(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """In evaluation mode, and without gradients."""
-        layout, vector = Layout.of(self.inner), vector.to(inputs.device)
+        layout, vector = self.layout, vector.to(inputs.device)
         tensors = {f"inner.{entry.name}": entry.view(vector) for entry in (*layout.parameters, *layout.buffers)}
         with torch.no_grad():
             features: Tensor = functional_call(self.eval(), tensors, inputs)
