@@ -61,6 +61,8 @@ OTHERS = (
     Case("mlp_b32", "mlp", (1, 28, 28), 32, 1600),
     Case("mlp_b10", "mlp", (1, 28, 28), 10, 500),
     Case("mlp_eval", "mlp", (1, 28, 28), 0, 10_000),
+    Case("textcnn_b32", "textcnn", (500,), 32, 64),
+    Case("textcnn_eval", "textcnn", (500,), 0, 200),
     Case("alexnet_b32", "alexnet", (3, 32, 32), 32, 64),
     Case("vgg11_b32", "vgg11", (3, 32, 32), 32, 32),
 )
@@ -68,6 +70,10 @@ OTHERS = (
 
 def examples(case: Case) -> Examples:
     torch.manual_seed(0)
+    if case.model == "textcnn":  # rare words and frequent ones, in texts of unequal length
+        ranks = (10_000 ** torch.rand(case.samples, *case.shape)).long()
+        padded = torch.arange(case.shape[0]) < torch.randint(case.shape[0] - 100, (case.samples, 1))
+        return Examples(ranks.masked_fill(padded, 0), torch.randint(10, (case.samples,)))
     inputs = torch.randint(0, 256, (case.samples, *case.shape), dtype=torch.uint8)
     channels = case.shape[0]
     return Examples(inputs, torch.randint(10, (case.samples,)), torch.full((channels,), 1 / 255), torch.zeros(channels))

@@ -26,10 +26,13 @@ struct Chain {
     add(Kind::kMaximum, channels, after(height, k, s, 0), after(width, k, s, 0), k, s, 0, 0, true);
   }
   void flatten() { add(Kind::kFlatten, channels * height * width, 1, 1, 1, 1, 0, 0, false); }
+  void dropout() { add(Kind::kDropout, channels, 1, 1, 1, 1, 0, 0, false); }
   void linear(Index c) { add(Kind::kLinear, c, 1, 1, 1, 1, 0, c * channels, false); }
 };
 
-template <class Number> void exercise(const Chain& chain, Index examples, Index sample, Index scales, bool floats) {
+template <class Number>
+void exercise(const Chain& chain, Index examples, Index sample, Index scales, bool floats, const Index* text = nullptr,
+              Index dropped = 0) {
   std::vector<float> vector(chain.size), anchor(chain.size, 0.1f), mask(chain.size, 1.0f), gradient(chain.size);
   for (Index i = 0; i < chain.size; ++i) vector[i] = static_cast<float>(i * 37 % 101) / 400.0f - 0.12f;
   std::vector<Number> inputs(examples * sample);
@@ -37,14 +40,16 @@ template <class Number> void exercise(const Chain& chain, Index examples, Index 
   std::vector<float> scale(scales, 0.05f), shift(scales, -0.4f);
   std::vector<Index> targets(examples), indices(examples);
   for (Index i = 0; i < examples; ++i) targets[i] = i % 3, indices[i] = examples - 1 - i;
+  const std::vector<float> noise(examples * dropped, 2.0f);
+  const float* drop = dropped ? noise.data() : nullptr;
   const Data data{inputs.data(), scale.data(), shift.data(), targets.data(), floats};
   const Step step{0.01, 0.1, anchor.data(), mask.data()};
   const std::vector<Index> sizes{1, examples - 1};
-  void* engine = engine_new(chain.numbers.data(), chain.numbers.size() / 18, chain.size);
+  void* engine = engine_new(chain.numbers.data(), chain.numbers.size() / 18, text, chain.size);
   Index correct = 0;
-  double loss = engine_train(engine, vector.data(), chain.size, &data, indices.data(), sizes.data(), 2, &step);
-  loss += engine_gradient(engine, vector.data(), chain.size, &data, indices.data(), examples, gradient.data());
-  loss += engine_evaluate(engine, vector.data(), &data, nullptr, examples, &correct);
+  double loss = engine_train(engine, vector.data(), chain.size, &data, indices.data(), sizes.data(), 2, drop, &step);
+  loss += engine_gradient(engine, vector.data(), chain.size, &data, indices.data(), examples, drop, gradient.data());
+  loss += engine_evaluate(engine, vector.data(), &data, nullptr, examples, nullptr, &correct);
   engine_free(engine);
   std::printf("%.6f\n", loss);
 }
@@ -68,5 +73,12 @@ int main() {
     Chain flat{{}, 21, 1, 1};
     flat.linear(3);
     exercise<float>(flat, examples, 21, 21, true);
+    // Texts of 11 words out of 17, with vectors of 5: windows of 3 (18 filters) and of 1 (2 filters, without a bias).
+    const Index vectors = 17 * 5, wide = 18 * 5 * 3, narrow = 2 * 5;
+    Chain words{{}, 20, 1, 1, vectors + wide + 18 + narrow};
+    const Index text[] = {11, 17, 5, 0, 0, 2, 3, 18, vectors, vectors + wide, 1, 1, 2, vectors + wide + 18, -1, 0};
+    words.dropout();
+    words.linear(3);
+    exercise<Index>(words, examples, 11, 0, false, text, 20);
   }
 }

@@ -43,7 +43,8 @@ def examples(shape: tuple[int, ...], count: int, classes: int) -> Examples:
 
 def reference(module: nn.Module, data: Examples, indices: Tensor, dtype: torch.dtype) -> tuple[float, Tensor]:
     inputs, targets = data.batch(indices)
-    loss = cross_entropy(module.to(dtype)(inputs.to(dtype)), targets)
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    loss = cross_entropy(module.to(dtype)(inputs), targets)
     gradient = torch.autograd.grad(loss, [p for p in module.parameters() if p.requires_grad])
     module.float()
     return float(loss.detach()), torch.cat([part.flatten() for part in gradient]).double()

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from fedasmu.data.examples import Examples
 from fedasmu.native import checks, library
 from fedasmu.native.chain import Unsupported
-from fedasmu.native.plan import plan
+from fedasmu.native.plan import Plan, plan
 from fedasmu.vector import Layout
 
 __all__ = ["Network", "Unsupported", "available"]
@@ -45,7 +46,8 @@ class Network:
         self._shape = tuple(shape)
         self._library = library.best()
         numbers = torch.tensor([layer.numbers() for layer in self._plan.layers])
-        self._engine = self._library.engine_new(numbers.data_ptr(), len(numbers), layout.size)
+        text = None if self._plan.text is None else torch.tensor(self._plan.text.numbers())
+        self._engine = self._library.engine_new(numbers.data_ptr(), len(numbers), _address(text), layout.size)
         if not self._engine:
             raise MemoryError("there is no memory for the network's activations")
         weakref.finalize(self, self._library.engine_free, self._engine)
@@ -80,41 +82,51 @@ class Network:
             return 0.0
         indices = checks.batches(batches, len(examples))
         sizes = torch.tensor([len(batch) for batch in batches])
-        data = _Data(examples, self._shape, indices, self._plan.classes)
+        data, noise = _Data(examples, self._shape, indices, self._plan), self._noise(batches)
         where = vector.data_ptr(), self._layout.trainable, data.address
-        what = indices.data_ptr(), sizes.data_ptr(), len(sizes), ctypes.byref(step)
+        what = indices.data_ptr(), sizes.data_ptr(), len(sizes), _address(noise), ctypes.byref(step)
         return float(self._library.engine_train(self._engine, *where, *what))
 
     def gradient(self, vector: Tensor, examples: Examples, indices: Tensor) -> tuple[float, Tensor]:
         """The mean loss of one batch, and its gradient."""
         self._require_trainable()
         self._check_vector(vector)
-        data = _Data(examples, self._shape, checks.batches([indices], len(examples)), self._plan.classes)
-        gradient = torch.empty(self._layout.trainable)
+        data = _Data(examples, self._shape, checks.batches([indices], len(examples)), self._plan)
+        gradient, noise = torch.empty(self._layout.trainable), self._noise([indices])
         where = vector.data_ptr(), len(gradient), data.address
-        total = self._library.engine_gradient(
-            self._engine, *where, indices.data_ptr(), len(indices), gradient.data_ptr()
-        )
+        what = indices.data_ptr(), len(indices), _address(noise), gradient.data_ptr()
+        total = self._library.engine_gradient(self._engine, *where, *what)
         return total / len(indices), gradient
 
     def loss(self, vector: Tensor, examples: Examples, indices: Tensor) -> float:
         """The mean loss of one batch."""
         self._require_trainable()
-        return self._evaluate(vector, examples, checks.batches([indices], len(examples)))[0] / len(indices)
+        checked = checks.batches([indices], len(examples))
+        return self._evaluate(vector, examples, checked, self._noise([indices]))[0] / len(indices)
 
     def evaluate(self, vector: Tensor, examples: Examples) -> tuple[float, int]:
         """The sum of the losses over all examples, and how many are classified correctly."""
-        return self._evaluate(vector, examples, None)
+        return self._evaluate(vector, examples, None, None)
 
-    def _evaluate(self, vector: Tensor, examples: Examples, indices: Tensor | None) -> tuple[float, int]:
+    def _evaluate(
+        self, vector: Tensor, examples: Examples, indices: Tensor | None, noise: Tensor | None
+    ) -> tuple[float, int]:
         self._check_vector(vector)
-        data = _Data(examples, self._shape, indices, self._plan.classes)
+        data = _Data(examples, self._shape, indices, self._plan)
         count = len(examples) if indices is None else len(indices)
         correct = ctypes.c_int64()
-        total = self._library.engine_evaluate(
-            self._engine, vector.data_ptr(), data.address, _address(indices), count, ctypes.byref(correct)
-        )
+        what = _address(indices), count, _address(noise), ctypes.byref(correct)
+        total = self._library.engine_evaluate(self._engine, vector.data_ptr(), data.address, *what)
         return total, correct.value
+
+    def _noise(self, batches: Sequence[Tensor]) -> Tensor | None:
+        """What the dropouts multiply by: the numbers that PyTorch's own would draw, from the same generator."""
+        drawn = [
+            dropout(torch.ones(len(batch), features), share).flatten()
+            for batch in batches
+            for features, share in self._plan.dropouts
+        ]
+        return torch.cat(drawn) if drawn else None
 
     def _require_trainable(self) -> None:
         if self.untrainable:
@@ -132,13 +144,16 @@ class Network:
 class _Data:
     """Checked examples as the engine reads them; lives as long as the engine may."""
 
-    def __init__(self, examples: Examples, shape: tuple[int, ...], indices: Tensor | None, classes: int) -> None:
-        scale, shift, targets = checks.examples(examples, shape)
-        checks.labels(targets if indices is None else targets[indices], classes)
-        self._tensors = examples.inputs, scale, shift, targets
-        self._structure = library.Data(
-            *(tensor.data_ptr() for tensor in self._tensors), examples.inputs.is_floating_point()
-        )
+    def __init__(self, examples: Examples, shape: tuple[int, ...], indices: Tensor | None, plan: Plan) -> None:
+        inputs, targets = examples.inputs, examples.targets
+        scale = shift = None
+        if plan.text:
+            checks.texts(examples, plan.text.length, indices, plan.text.vocabulary)
+        else:
+            scale, shift = checks.examples(examples, shape)
+        checks.labels(targets if indices is None else targets[indices], plan.classes)
+        self._tensors = inputs, scale, shift, targets
+        self._structure = library.Data(*map(_address, self._tensors), inputs.is_floating_point())
         self.address = ctypes.byref(self._structure)
 
 

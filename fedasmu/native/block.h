@@ -2,40 +2,25 @@
 #pragma once
 
 #include <cmath>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "passes.h"
+#include "text.h"
 
 namespace {
-
-// Zeroed memory, aligned to a cache line: what no one has written reads as 0, in every run.
-class Buffer {
- public:
-  explicit Buffer(Index count) : memory_(std::calloc(count * sizeof(float) + 64, 1)) {
-    if (!memory_) throw std::bad_alloc();
-  }
-  Buffer(Buffer&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
-  Buffer& operator=(Buffer&&) = delete;
-  ~Buffer() { std::free(memory_); }
-  float* data() { return reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(memory_) + 63) / 64 * 64); }
-
- private:
-  void* memory_;
-};
 
 // The examples of a data set, as they lie in memory.
 struct Data {
   const void* inputs;
-  const float *scale, *shift;  // one a channel
+  const float *scale, *shift;  // one a channel; null for texts
   const Index* targets;
-  Index floats;  // the inputs are float, not uint8
+  Index floats;  // the inputs are float, not uint8; texts are Index
 };
 
 struct Batch {
   const Index* indices;  // null: 0, 1, 2, ...
   Index size;
+  const float* noise;  // what the dropouts multiply by, [dropout][sample][feature]; null: they are off
   Index operator[](Index i) const { return indices ? indices[i] : i; }
 };
 
@@ -47,10 +32,10 @@ struct Score {
 // The activations of one block of L samples, and how it runs through the layers.
 template <int L> class Block {
  public:
-  explicit Block(const std::vector<Layer>& layers)
-      : layers_(layers), scratch_(scratch_size(layers)), packed_(packed_size(layers)) {
+  Block(const std::vector<Layer>& layers, Text* text)
+      : layers_(layers), text_(text), scratch_(scratch_size(layers)), packed_(packed_size(layers)) {
     values_.emplace_back(layers.front().in.size() * L);
-    deltas_.emplace_back(Index{0});  // no one asks for the gradient of the data
+    deltas_.emplace_back(text ? layers.front().in.size() * L : 0);  // no one asks for the gradient of images
     for (const Layer& l : layers) {
       values_.emplace_back(l.out.size() * L);
       deltas_.emplace_back(l.out.size() * L);
@@ -59,8 +44,10 @@ template <int L> class Block {
   }
 
   // Lanes past the end of the batch repeat its last sample; their loss has weight 0.
-  void read(const Data& data, const Batch& batch, Index first) {
-    if (data.floats)
+  void read(const float* vector, const Data& data, const Batch& batch, Index first) {
+    if (text_)
+      read_text(vector, static_cast<const Index*>(data.inputs), batch, first);
+    else if (data.floats)
       read_as(static_cast<const float*>(data.inputs), data, batch, first);
     else
       read_as(static_cast<const std::uint8_t*>(data.inputs), data, batch, first);
@@ -71,7 +58,7 @@ template <int L> class Block {
     for (const Layer& l : layers_) pack<L>(l, vector, packed_.data() + l.packed);
   }
 
-  void forward(const float* vector, bool training) {
+  void forward(const float* vector, const Batch& batch, Index first, bool training) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& l = layers_[i];
       const float *x = values_[i].data(), *w = packed_.data() + l.packed;
@@ -81,6 +68,7 @@ template <int L> class Block {
         case Kind::kLinear: linear<L>(l, w, bias_of(l, vector), x, y); break;
         case Kind::kMaximum: maximum<L>(l, x, y, training ? choice(i) : nullptr); break;
         case Kind::kFlatten: flatten<L>(l.in, x, y, false); break;
+        case Kind::kDropout: drop(l, batch, first, x, y); break;
       }
     }
   }
@@ -107,9 +95,9 @@ template <int L> class Block {
   }
 
   // Adds to the gradient. Nothing before the first layer that learns needs any.
-  void backward(const float* vector, float* gradient) {
+  void backward(const float* vector, const Batch& batch, Index sample, float* gradient) {
     std::size_t first = 0;
-    while (!layers_[first].learns()) ++first;
+    while (!text_ && !layers_[first].learns()) ++first;
     for (std::size_t i = layers_.size(); i-- > first;) {
       const Layer& l = layers_[i];
       const float* x = values_[i].data();
@@ -117,14 +105,16 @@ template <int L> class Block {
       if (l.learns()) settle<L>(l, values_[i + 1].data(), d, scratch, gradient);
       if (l.kind == Kind::kConvolution) convolve_weights<L>(l, d, x, gradient + l.weight, scratch);
       if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
-      if (i == first) break;
+      if (i == first && !text_) break;
       switch (l.kind) {
         case Kind::kConvolution: convolve_back<L>(l, packed_.data() + l.packed + l.one_way(), d, dx, scratch); break;
         case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx); break;
         case Kind::kMaximum: maximum_back<L>(l, choice(i), d, dx); break;
         case Kind::kFlatten: flatten<L>(l.in, d, dx, true); break;
+        case Kind::kDropout: drop(l, batch, sample, d, dx); break;
       }
     }
+    if (text_) text_->backward<L>(vector, values_.front().data(), deltas_.front().data(), gradient);
   }
 
  private:
@@ -139,6 +129,22 @@ template <int L> class Block {
   }
 
   std::int32_t* choice(std::size_t i) { return reinterpret_cast<std::int32_t*>(choices_[i].data()); }
+
+  static void drop(const Layer& l, const Batch& batch, Index first, const float* from, float* to) {
+    const Index features = l.out.channels, live = std::min<Index>(L, batch.size - first);
+    if (!batch.noise) return static_cast<void>(std::copy_n(from, features * L, to));
+    for (Index s = 0; s < L; ++s) {
+      const float* noise = batch.noise + l.noise * batch.size + (first + std::min(s, live - 1)) * features;
+      for (Index f = 0; f < features; ++f) to[f * L + s] = from[f * L + s] * noise[f];
+    }
+  }
+
+  void read_text(const float* vector, const Index* inputs, const Batch& batch, Index first) {
+    const Index live = std::min<Index>(L, batch.size - first);
+    const Index* texts[L];
+    for (Index s = 0; s < live; ++s) texts[s] = inputs + batch[first + s] * text_->length();
+    text_->forward<L>(vector, texts, live, values_.front().data());
+  }
 
   // Samples lie one after the other in the data and side by side in a block: a transposition, a line at a time. A line
   // is an image's row of one channel, or all the features where there is no image.
@@ -169,6 +175,7 @@ template <int L> class Block {
   }
 
   const std::vector<Layer>& layers_;
+  Text* text_;  // null: the first layer reads the data themselves
   Buffer scratch_, packed_;
   std::vector<Buffer> values_, deltas_, choices_;
 };

@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
+
+if TYPE_CHECKING:
+    from fedasmu.native.text import Text
 
 # A layer of more weights than this leaves the second-level cache, where the engine reads them again for every block of
 # samples; PyTorch reads them once a batch. Measured: docs/explanation/engine.md.
@@ -29,6 +32,7 @@ class Kind(IntEnum):
     MAXIMUM = 1
     FLATTEN = 2
     LINEAR = 3
+    DROPOUT = 4
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,10 @@ class Chain:
             known = "(channels, height, width) and (features,)"
             raise Unsupported(f"inputs have shape {shape}, and the native engine knows {known}")
         self.shape = shape
+        self.text: Text | None = None  # what stands before the layers; None: they read the inputs themselves
         self.layers: list[Layer] = []
         self.length = 0  # in modules of the network, some of which share or need no layer
+        self.dropouts: list[tuple[int, float]] = []  # how many features, and the share of them that is dropped
         self.randomness: str | None = None  # why the network can be evaluated but not trained
         self._offsets = offsets  # in the vector, by the identity of the parameter
         self._border: Sides = (0, 0, 0, 0)  # zeros that the next convolution finds around its input
@@ -135,9 +141,12 @@ class Chain:
         return None
 
     def _relu(self, module: nn.ReLU) -> None:
-        if not self.layers or self.layers[-1].kind is Kind.FLATTEN:
+        # What is dropped may as well be dropped after the ReLU: it is the layer before the dropout that has it.
+        last = next((at for at, layer in reversed([*enumerate(self.layers)]) if layer.kind is not Kind.DROPOUT), None)
+        if last is None or self.layers[last].kind is Kind.FLATTEN:
             self._push(Kind.MAXIMUM, self.shape)  # of one element
-        self.layers[-1] = replace(self.layers[-1], relu=True)
+            last = -1
+        self.layers[last] = replace(self.layers[last], relu=True)
 
     def _flatten(self, module: nn.Flatten) -> str | None:
         if module.start_dim != 1 or module.end_dim not in (-1, len(self.shape)):
@@ -154,8 +163,13 @@ class Chain:
         return None
 
     def _dropout(self, module: nn.Dropout) -> None:
-        if module.p > 0 and module.training:
-            self.randomness = f"layer {self.length} (Dropout) is random, and only PyTorch knows its random numbers"
+        if module.p == 0 or not module.training:
+            return
+        if len(self.shape) > 1:
+            self.randomness = f"layer {self.length} (Dropout) drops from images"
+        else:
+            self._push(Kind.DROPOUT, self.shape)
+            self.dropouts.append((self.shape[0], module.p))
 
     def _identity(self, module: nn.Identity) -> None:
         pass

@@ -27,18 +27,25 @@ def tensor(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], *shapes: t
     return value
 
 
-def examples(value: Examples, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale and shift of each channel, and the targets, of examples whose inputs fit the network."""
+def texts(value: Examples, length: int, indices: Tensor | None, vocabulary: int) -> None:
+    """Tokens that the network has vectors for."""
+    tensor("inputs", value.inputs, (torch.int64,), (len(value.targets), length))
+    tensor("targets", value.targets, (torch.int64,), (len(value.targets),))
+    _range("tokens", value.inputs if indices is None else value.inputs[indices], vocabulary, "words")
+
+
+def examples(value: Examples, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each channel of examples that fit the network."""
     count, channels = len(value.targets), shape[0]
     tensor("inputs", value.inputs, (torch.uint8, torch.float32), (count, *shape))
-    targets = tensor("targets", value.targets, (torch.int64,), (count,))
+    tensor("targets", value.targets, (torch.int64,), (count,))
     if value.scale is None or value.shift is None:
         if value.inputs.dtype == torch.uint8:
             raise ValueError("inputs are uint8 and have no scale and shift")
-        return torch.ones(channels), torch.zeros(channels), targets
+        return torch.ones(channels), torch.zeros(channels)
     scale = tensor("scale", value.scale, (torch.float32,), (channels,), (1,))
     shift = tensor("shift", value.shift, (torch.float32,), (channels,), (1,))
-    return scale.expand(channels).contiguous(), shift.expand(channels).contiguous(), targets
+    return scale.expand(channels).contiguous(), shift.expand(channels).contiguous()
 
 
 def batches(values: Sequence[Tensor], count: int) -> Tensor:
@@ -58,6 +65,10 @@ def batches(values: Sequence[Tensor], count: int) -> Tensor:
 def labels(value: Tensor, classes: int) -> None:
     if not len(value):
         raise ValueError("there are no examples")
+    _range("targets", value, classes, "classes")
+
+
+def _range(name: str, value: Tensor, count: int, unit: str) -> None:
     low, high = (int(bound) for bound in value.aminmax())
-    if low < 0 or high >= classes:
-        raise ValueError(f"targets reach from {low} to {high}, but the network has {classes} classes")
+    if low < 0 or high >= count:
+        raise ValueError(f"{name} reach from {low} to {high}, but the network has {count} {unit}")

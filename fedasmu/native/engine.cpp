@@ -1,5 +1,7 @@
 // A training engine for small networks on one processor core: see docs/explanation/engine.md.
 // The interface is plain C. The caller (fedasmu/native) checks every argument; nothing is checked here.
+#include <memory>
+
 #include "block.h"
 
 namespace {
@@ -13,15 +15,25 @@ struct Step {
 
 class Engine {
  public:
-  Engine(std::vector<Layer> layers, Index size)
-      : layers_(std::move(layers)), wide_(layers_), narrow_(layers_), gradient_(size), size_(size) {}
+  Engine(std::vector<Layer> layers, std::unique_ptr<Text> text, Index size)
+      : layers_(std::move(layers)),
+        text_(std::move(text)),
+        wide_(layers_, text_.get()),
+        narrow_(layers_, text_.get()),
+        gradient_(size),
+        size_(size) {}
+
+  // How many numbers the dropouts want for each sample.
+  Index noise() const { return layers_.back().noise_after(); }
 
   // Adds to the gradient if `training`.
   Score measure(const float* vector, const Data& data, const Batch& batch, bool training) {
     Score total;
+    if (text_) text_->pack_weights(vector);
     const Index in_wide = (batch.size + 7) / 16 * 16;  // 8 samples or fewer at the end cost half in a narrow block
     run(wide_, vector, data, batch, 0, in_wide, training, total);
     run(narrow_, vector, data, batch, in_wide, batch.size, training, total);
+    if (text_ && training) text_->add_gradient(gradient_.data());
     return total;
   }
 
@@ -43,10 +55,10 @@ class Engine {
            bool training, Score& total) {
     if (first < end) block.pack_weights(vector);
     for (; first < end; first += L) {
-      block.read(data, batch, first);
-      block.forward(vector, training);
+      block.read(vector, data, batch, first);
+      block.forward(vector, batch, first, training);
       block.score(data, batch, first, total);
-      if (training) block.backward(vector, gradient_.data());
+      if (training) block.backward(vector, batch, first, gradient_.data());
     }
   }
 
@@ -63,11 +75,19 @@ class Engine {
   }
 
   std::vector<Layer> layers_;
+  std::unique_ptr<Text> text_;  // null: the data are images or numbers
   Block<16> wide_;
   Block<8> narrow_;
   Buffer gradient_;
   Index size_;
 };
+
+std::unique_ptr<Text> text_of(const Index* n) {
+  std::vector<Window> windows;
+  const Index* end = n + 6 + 5 * n[5];
+  for (const Index* w = n + 6; w < end; w += 5) windows.push_back({w[0], w[1], w[2], w[3], w[4] != 0});
+  return std::make_unique<Text>(n[0], n[1], n[2], n[3], n[4], std::move(windows));
+}
 
 }  // namespace
 
@@ -86,8 +106,10 @@ int engine_level() {
 }
 
 // A layer is 18 numbers: kind, the input's channels, height, width, the output's, kernel y x, stride y x, the padding
-// at the top, left, bottom and right, the offsets of weight and bias, and whether a ReLU follows.
-void* engine_new(const Index* numbers, Index count, Index size) {
+// at the top, left, bottom and right, the offsets of weight and bias, and whether a ReLU follows. A text in front of
+// them is its length, vocabulary and depth, the offset of the vectors, the padding, how many windows, and of each its
+// width, filters, the offsets of weight and bias, and whether a ReLU follows; null: there is none.
+void* engine_new(const Index* numbers, Index count, const Index* text, Index size) {
   try {
     std::vector<Layer> layers;
     for (const Index* n = numbers; count-- > 0; n += 18) {
@@ -103,9 +125,10 @@ void* engine_new(const Index* numbers, Index count, Index size) {
               n[17] != 0};
       if (!layers.empty()) layers.back().out = l.in;  // the ring of zeros that the next layer wants
       if (!layers.empty()) l.packed = layers.back().packed + layers.back().packed_size();
+      if (!layers.empty()) l.noise = layers.back().noise_after();
       layers.push_back(l);
     }
-    return new Engine(std::move(layers), size);
+    return new Engine(std::move(layers), text ? text_of(text) : nullptr, size);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -114,24 +137,27 @@ void* engine_new(const Index* numbers, Index count, Index size) {
 void engine_free(void* engine) { delete static_cast<Engine*>(engine); }
 
 double engine_train(void* engine, float* vector, Index trainable, const Data* data, const Index* indices,
-                    const Index* sizes, Index batches, const Step* step) {
+                    const Index* sizes, Index batches, const float* noise, const Step* step) {
+  Engine& e = *static_cast<Engine*>(engine);
   double loss = 0;
-  for (Index b = 0; b < batches; indices += sizes[b++])
-    loss += static_cast<Engine*>(engine)->train(vector, trainable, *data, {indices, sizes[b]}, *step);
+  for (Index b = 0; b < batches; indices += sizes[b++]) {
+    loss += e.train(vector, trainable, *data, {indices, sizes[b], noise}, *step);
+    if (noise) noise += e.noise() * sizes[b];
+  }
   return loss;
 }
 
 double engine_gradient(void* engine, const float* vector, Index trainable, const Data* data, const Index* indices,
-                       Index count, float* gradient) {
+                       Index count, const float* noise, float* gradient) {
   Engine& e = *static_cast<Engine*>(engine);
-  const Score score = e.measure(vector, *data, {indices, count}, true);
+  const Score score = e.measure(vector, *data, {indices, count, noise}, true);
   e.take_gradient(gradient, trainable);
   return score.loss;
 }
 
 double engine_evaluate(void* engine, const float* vector, const Data* data, const Index* indices, Index count,
-                       Index* correct) {
-  const Score score = static_cast<Engine*>(engine)->measure(vector, *data, {indices, count}, false);
+                       const float* noise, Index* correct) {
+  const Score score = static_cast<Engine*>(engine)->measure(vector, *data, {indices, count, noise}, false);
   *correct = score.correct;
   return score.loss;
 }

@@ -5,7 +5,7 @@
 
 namespace {
 
-enum class Kind : Index { kConvolution, kMaximum, kFlatten, kLinear };
+enum class Kind : Index { kConvolution, kMaximum, kFlatten, kLinear, kDropout };
 
 struct Layer {
   Kind kind;
@@ -14,7 +14,9 @@ struct Layer {
   Index weight, bias;  // offsets in the model's vector; bias < 0: none
   bool relu;
   Index packed = 0;  // offset in the packed weights
+  Index noise = 0;   // of a dropout: the features of the dropouts before it
   bool learns() const { return kind == Kind::kConvolution || kind == Kind::kLinear; }
+  Index noise_after() const { return noise + (kind == Kind::kDropout ? out.channels : 0); }
   Index run() const { return kernel_x * in.channels; }
   Index weights() const { return learns() ? kernel_y * run() * out.channels : 0; }
   Index weight_at(Index o, Index c, Index ky, Index kx) const {

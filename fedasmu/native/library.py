@@ -25,11 +25,11 @@ class Step(ctypes.Structure):
 
 
 _SIGNATURES = {
-    "engine_new": (_pointer, [_pointer, _number, _number]),
+    "engine_new": (_pointer, [_pointer, _number, _pointer, _number]),
     "engine_free": (None, [_pointer]),
-    "engine_train": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _pointer, _number, _pointer]),
-    "engine_gradient": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _number, _pointer]),
-    "engine_evaluate": (_real, [_pointer, _pointer, _pointer, _pointer, _number, _pointer]),
+    "engine_train": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _pointer, _number, _pointer, _pointer]),
+    "engine_gradient": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _number, _pointer, _pointer]),
+    "engine_evaluate": (_real, [_pointer, _pointer, _pointer, _pointer, _number, _pointer, _pointer]),
 }
 
 

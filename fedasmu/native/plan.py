@@ -16,7 +16,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from fedasmu.native.chain import Chain, Layer, Unsupported
+from fedasmu.native import text
+from fedasmu.native.chain import Chain, Kind, Layer, Unsupported
 from fedasmu.vector import Layout
 
 
@@ -24,21 +25,25 @@ from fedasmu.vector import Layout
 class Plan:
     layers: tuple[Layer, ...]
     classes: int
+    text: text.Text | None  # what stands before the layers; None: they read the inputs themselves
+    dropouts: tuple[tuple[int, float], ...]  # how many features, and the share of them that is dropped
     randomness: str | None  # why the network can be evaluated but not trained; None: it can
 
 
 def plan(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Plan:
     """The layers of a module for inputs of `shape`, or `Unsupported`."""
     training, evaluation = (_trace(module, layout, shape, mode) for mode in (True, False))
-    if evaluation.randomness:
-        raise Unsupported(evaluation.randomness)
-    if training.layers != evaluation.layers:
+    if evaluation.randomness or evaluation.dropouts:
+        raise Unsupported("the network is random also when it is evaluated")
+    lasting = [layer for layer in training.layers if layer.kind is not Kind.DROPOUT]
+    if (training.text, lasting) != (evaluation.text, evaluation.layers):
         raise Unsupported("the network has other layers in training than in evaluation")
     if not any(layer.weight >= 0 for layer in training.layers):
         raise Unsupported("the network has neither a convolution nor a linear layer")
     if len(training.shape) != 1:
         raise Unsupported(f"the network ends in images of shape {training.shape}, not in one number a class")
-    return Plan(tuple(training.layers), training.shape[0], training.randomness)
+    dropouts = tuple(training.dropouts)
+    return Plan(tuple(training.layers), training.shape[0], training.text, dropouts, training.randomness)
 
 
 def _trace(module: nn.Module, layout: Layout, shape: tuple[int, ...], training: bool) -> Chain:
@@ -49,7 +54,7 @@ def _trace(module: nn.Module, layout: Layout, shape: tuple[int, ...], training: 
         graph = fx.Tracer().trace(root)
     except Exception as error:  # whatever the user's forward raises when it meets a symbolic input
         raise Unsupported(f"the network's forward cannot be traced: {str(error).partition(chr(10))[0]}") from error
-    reader = _Reader(root, Chain(shape, _offsets(root[0], layout)))
+    reader = _Reader(root, shape, _offsets(root[0], layout))
     for node in graph.nodes:
         reader.read(node)
     return reader.chain
@@ -76,10 +81,10 @@ class _Activations:
 class _Reader:
     """Reads a graph node by node, as modules of a chain. All else that is understood is asking for the batch size."""
 
-    def __init__(self, root: nn.Module, chain: Chain) -> None:
-        self.root = root
-        self.chain = chain
-        self.newest = _Activations(chain.shape)
+    def __init__(self, root: nn.Module, shape: tuple[int, ...], offsets: Mapping[int, int]) -> None:
+        self.root, self.offsets = root, offsets
+        self.chain = Chain(shape, offsets)
+        self.newest = _Activations(shape)
         self.values: dict[fx.Node, Any] = {}
 
     def read(self, node: fx.Node) -> None:
@@ -93,13 +98,31 @@ class _Reader:
             return self._part(*args)
         if node.target == "size":
             return self._part(self._part(args[0], "shape"), *args[1:])
-        if not args or args[0] is not self.newest:
+        if node.target is torch.cat:
+            return text.joined(*args, **kwargs)
+        operation = self.root.get_submodule(str(node.target)) if node.op == "call_module" else node.target
+        value = args[0] if args else None
+        if isinstance(operation, nn.Embedding) and value is self.newest and not self.chain.length:
+            return text.embedded(operation, self.chain.shape, self.offsets)
+        if isinstance(value, text.Text):
+            if value.features is None:
+                return text.after(value, operation, (*args[1:], *kwargs.values()), self.offsets)
+            value = self._begin(value, value.features)
+        if value is not self.newest:
             raise Unsupported(
                 f"the network is not a chain: layer {self.chain.length + 1} reads not the layer before it"
             )
         if node.op != "output":
-            self.chain.append(self._module(node, args[1:], kwargs))
+            self.chain.append(self._module(operation, node.name, args[1:], kwargs))
             self.newest = _Activations(self.chain.shape)
+        return self.newest
+
+    def _begin(self, words: text.Text, features: int) -> _Activations | None:
+        """A text's features are what the chain begins with: once."""
+        if self.chain.length or self.chain.text:
+            return None
+        self.chain.text, self.chain.shape = words, (features,)
+        self.newest = _Activations(self.chain.shape)
         return self.newest
 
     def _part(self, value: Any, key: Any = slice(None)) -> Any:
@@ -109,14 +132,14 @@ class _Reader:
             return value[key]
         raise self.chain.unknown(str(key))
 
-    def _module(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> nn.Module:
-        if node.op == "call_module":
-            return self.root.get_submodule(str(node.target))
-        if node.target in ("view", "reshape", torch.reshape):
+    def _module(self, operation: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> nn.Module:
+        if isinstance(operation, nn.Module):
+            return operation
+        if operation in ("view", "reshape", torch.reshape):
             return self._flatten(args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args)
-        if node.target not in _FUNCTIONS:
-            raise self.chain.unknown(node.name)
-        return _FUNCTIONS[node.target](*args, **kwargs)
+        if operation not in _FUNCTIONS:
+            raise self.chain.unknown(name)
+        return _FUNCTIONS[operation](*args, **kwargs)
 
     def _flatten(self, sizes: Sequence[Any]) -> nn.Module:
         features = math.prod(self.chain.shape)

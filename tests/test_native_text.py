@@ -1,0 +1,164 @@
+"""The native engine on texts, and its dropout, against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_native_layers import check_batch, variant  # noqa: F401
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedasmu import native
+from fedasmu.data.examples import Examples
+from fedasmu.models import build
+from fedasmu.native.plan import plan
+from fedasmu.training import TorchEngine
+from fedasmu.vector import Layout
+
+pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
+
+
+class Words(nn.Module):
+    """Windows over words as a user would write them: `strongest` is how the largest answer is found."""
+
+    def __init__(
+        self,
+        widths: list[int],
+        filters: int = 4,
+        strongest: Callable[[Tensor], Tensor] = lambda answers: answers.relu().amax(2),
+        turn: Callable[[Tensor], Tensor] = lambda vectors: vectors.transpose(1, 2),
+        **embedding: Any,
+    ) -> None:
+        super().__init__()
+        settings = {"num_embeddings": 12, "embedding_dim": 3} | embedding
+        self.words = nn.Embedding(**settings)
+        depth = settings["embedding_dim"]
+        self.windows = nn.ModuleList(nn.Conv1d(depth, filters, width, bias=width != 2) for width in widths)
+        self.strongest, self.turn = strongest, turn
+        self.classifier = nn.Linear(filters * len(widths), 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        vectors = self.turn(self.words(tokens))
+        features = [self.strongest(window(vectors)) for window in self.windows]
+        return self.classifier(torch.cat(features, 1) if len(features) > 1 else features[0])  # type: ignore[no-any-return]
+
+
+def texts(count: int, length: int, vocabulary: int) -> Examples:
+    """Random words after a padding of random length."""
+    generator = torch.Generator().manual_seed(count)
+    tokens = torch.randint(vocabulary, (count, length), generator=generator)
+    padding = torch.randint(length, (count, 1), generator=generator)
+    tokens[torch.arange(length) < padding] = 0
+    return Examples(tokens, torch.randint(3, (count,), generator=generator))
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    widths=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    filters=st.integers(1, 35),
+    depth=st.integers(1, 20),
+    vocabulary=st.integers(2, 400),
+    length=st.integers(5, 40),
+    count=st.integers(1, 40),
+    padding=st.sampled_from([None, 0, 1]),
+)
+def test_windows_over_words(
+    widths: list[int], filters: int, depth: int, vocabulary: int, length: int, count: int, padding: int | None
+) -> None:
+    torch.manual_seed(0)
+    module = Words(widths, filters, num_embeddings=vocabulary, embedding_dim=depth, padding_idx=padding)
+    indices = torch.randint(count, (count,), generator=torch.Generator().manual_seed(1))
+    check_batch(module, (length,), texts(count, length, vocabulary), indices)
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 16, 17, 33])
+def test_every_instruction_set(variant: str, count: int) -> None:  # noqa: F811
+    torch.manual_seed(0)
+    check_batch(Words([3, 1], filters=19), (9,), texts(count, 9, 12), torch.arange(count))
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        {"strongest": lambda answers: answers.amax(dim=-1)},
+        {"strongest": lambda answers: functional.relu(answers.max(2)[0])},
+        {"strongest": lambda answers: torch.max(torch.relu(answers), 2)[0]},
+        {"turn": lambda vectors: vectors.permute(0, 2, 1)},
+        {"turn": lambda vectors: torch.transpose(vectors, -1, -2)},
+    ],
+)
+def test_a_forward_is_recognised_by_what_it_does(ways: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    check_batch(Words([2], **ways), (9,), texts(20, 9, 12), torch.arange(20))
+
+
+@pytest.mark.parametrize(
+    ("module", "length", "message"),
+    [
+        (Words([3], max_norm=1.0), 9, "max_norm"),
+        (Words([3]), 2, "does not fit texts of 2 words"),
+        (Words([3], turn=lambda vectors: vectors), 9, "Conv1d of a text"),
+        (Words([3], strongest=lambda answers: answers.mean(2)), 9, "mean of a text"),
+        (Words([3], strongest=lambda answers: answers.amax(1)), 9, "amax of a text"),
+        (Words([3], filters=300, num_embeddings=100_000), 9, "300 filters over 100,000 words takes too much memory"),
+        (nn.Sequential(nn.Linear(9, 9), nn.Embedding(5, 5)), 9, "Embedding"),
+    ],
+)
+def test_unknown_networks_say_why(module: nn.Module, length: int, message: str) -> None:
+    with pytest.raises(native.Unsupported, match=message):
+        plan(module, Layout.of(module), (length,))
+
+
+def test_words_without_a_vector_are_named() -> None:
+    module = Words([3])
+    layout = Layout.of(module)
+    network = native.Network(module, layout, (9,))
+    with pytest.raises(ValueError, match="tokens reach from 0 to 12, but the network has 12 words"):
+        network.evaluate(layout.read(module), texts(40, 9, 13))
+    images = Examples(torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"inputs has dtype torch\.float32"):
+        network.evaluate(layout.read(module), images)
+
+
+def network_of(name: str) -> tuple[nn.Module, tuple[int, ...], Examples]:
+    torch.manual_seed(0)
+    if name == "textcnn":
+        return build(name, shape=(30,), classes=3, seed=0, vocabulary=50, embedding=8), (30,), texts(70, 30, 50)
+    layers = nn.Linear(7, 9), nn.Dropout(0.3), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Dropout(0.6), nn.Linear(8, 3)
+    return nn.Sequential(*layers), (7,), Examples(torch.randn(70, 7), torch.arange(70) % 3)
+
+
+@pytest.mark.parametrize("name", ["textcnn", "mlp"])
+def test_dropout_is_the_one_that_pytorch_draws(name: str) -> None:
+    module, shape, data = network_of(name)
+    layout = Layout.of(module)
+    start = layout.read(module)
+    batches = list(torch.arange(70).split(32))
+    engines = native.Network(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
+    vectors, losses, probes = [], [], []
+    for engine in engines:
+        vector = start.clone()
+        torch.manual_seed(3)
+        losses.append(engine.train(vector, data, batches, 0.1))
+        probes.append((engine.loss(vector, data, batches[0]), *engine.gradient(vector, data, batches[1])))
+        vectors.append(vector)
+    assert (vectors[0] - start).norm() > 1e-3
+    torch.testing.assert_close(vectors[0], vectors[1], rtol=1e-4, atol=1e-6)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    torch.testing.assert_close(torch.tensor(probes[0][:2]), torch.tensor(probes[1][:2]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(probes[0][2], probes[1][2], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["textcnn", "mlp"])
+def test_nothing_is_dropped_in_an_evaluation(name: str) -> None:
+    module, shape, data = network_of(name)
+    layout = Layout.of(module)
+    vector = layout.read(module)
+    loss, correct = native.Network(module, layout, shape).evaluate(vector, data)
+    expected, right = TorchEngine(module, layout, torch.device("cpu")).evaluate(vector, data)
+    assert (loss, correct) == (pytest.approx(expected, rel=1e-5), right)
