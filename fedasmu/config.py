@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import tomllib
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, model_validator
 
 from fedasmu.algorithms import Algorithm, FedAvg, Pace, named, settings
-from fedasmu.errors import UserError
+from fedasmu.errors import UserError, did_you_mean
 from fedasmu.fleets import PRESETS_OF_FLEETS, FleetSettings
 from fedasmu.section import AbsolutePath, Section
 
@@ -274,9 +273,9 @@ def _fields(location: tuple[int | str, ...]) -> set[str]:
 def _problem(entry: Any, prefix: str, allowed: set[str]) -> str:
     key = prefix + ".".join(str(part) for part in entry["loc"] if part not in ("int", "float"))
     if entry["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key.rpartition(".")[2], allowed, n=1)
-        hint = f"did you mean {key.rpartition('.')[0] + '.' if '.' in key else ''}{near[0]}?" if near else ""
-        return f"{key}: unknown key; {hint or 'allowed: ' + ', '.join(sorted(allowed))}"
+        (section, dot, name), known = key.rpartition("."), sorted(allowed)
+        hint = did_you_mean(name, known, prefix=section + dot)
+        return f"{key}: unknown key" + (hint or f"; allowed: {', '.join(known)}")
     message = entry["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if entry["type"] == "value_error":

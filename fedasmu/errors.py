@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -22,3 +24,9 @@ class DeviceError(Exception):
 
 class Interrupted(Exception):
     """The user asked the run to stop."""
+
+
+def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a message about an unknown name: asks for the known one nearest to it; nothing where none is near."""
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""

@@ -91,7 +91,7 @@ SETTINGS = {
     "name with a slash": ("name=../x", ['name = "../x"']),
     "unknown method": (
         "algorithm.name=fedasinc",
-        ["algorithm.name = 'fedasinc'", "did you mean 'fedasync'?", "known:"],
+        ["algorithm.name = 'fedasinc'", "did you mean fedasync?", "known:"],
     ),
     "method out of range": ("algorithm.alpha=2", ["algorithm.alpha = 2", "less than or equal to 1"]),
     "unknown staleness": ("algorithm.staleness=cubic", ["algorithm.staleness", "'constant', 'polynomial' or 'hinge'"]),

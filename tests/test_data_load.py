@@ -107,8 +107,8 @@ def test_fallback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda _: load("fashion-mnits"), "unknown data set 'fashion-mnits', did you mean fashion-mnist?"),
-        (lambda _: load("x"), "unknown data set 'x'. Known: fashion-mnist, fashion-mnist-small, mnist,"),
+        (lambda _: load("fashion-mnits"), "unknown data set 'fashion-mnits'; did you mean fashion-mnist?"),
+        (lambda _: load("x"), "unknown data set 'x' (known: fashion-mnist, fashion-mnist-small, mnist,"),
         (lambda _: where("x"), "unknown data set 'x'"),
         (lambda _: load("mnist", fallback="none"), "fallback = 'none' is not known; it may be embedded"),
         (lambda folder: load("mnist", folder / "nowhere"), "nowhere does not exist"),

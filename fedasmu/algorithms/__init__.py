@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from fedasmu.algorithms.fedsa import FedSA
 from fedasmu.algorithms.fedsa_semi import FedSASemi
 from fedasmu.algorithms.moon import Moon
 from fedasmu.algorithms.port import Port
+from fedasmu.errors import did_you_mean
 from fedasmu.imports import load
 
 ALGORITHMS: tuple[type[Algorithm], ...] = (
@@ -58,9 +58,7 @@ def named(name: str) -> type[Algorithm]:
         return method
     known = {names: method for method in ALGORITHMS for names in method.names()}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown method; {hint}known: {', '.join(known)}")
+        raise ValueError(f"unknown method{did_you_mean(name, known)} (known: {', '.join(known)})")
     return known[name]
 
 

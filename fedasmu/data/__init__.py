@@ -6,7 +6,6 @@ this package is cheap: torch and numpy are imported when something is read.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -16,6 +15,7 @@ from fedasmu.data.description import Description, TextOptions
 from fedasmu.data.errors import DataError
 from fedasmu.data.places import EMBEDDED, Place, candidates, find, not_found
 from fedasmu.data.progress import Progress
+from fedasmu.errors import did_you_mean
 
 if TYPE_CHECKING:
     from fedasmu.data.examples import Dataset
@@ -37,9 +37,7 @@ def describe(name: str) -> Description:
         if description.name == name:
             return description
     names = [description.name for description in DATASETS]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f", did you mean {near[0]}?" if near else "."
-    raise DataError(f"unknown data set {name!r}{hint} Known: {', '.join(names)}")
+    raise DataError(f"unknown data set {name!r}{did_you_mean(name, names)} (known: {', '.join(names)})")
 
 
 def load(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedasmu import imports
+from fedasmu.errors import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,8 @@ class Architecture:
 def unknown(what: str, given: str, allowed: Iterable[str], also: str = "") -> ValueError:
     """An error that names what was given, what is allowed, and the closest of these."""
     names = list(allowed)
-    closest = difflib.get_close_matches(given, names, n=1)
-    hint = f"; did you mean {closest[0]!r}?" if closest else ""
-    return ValueError(f"unknown {what}: {given!r}{hint} (allowed: {', '.join(names) or 'none'}{also})")
+    listed = f"(allowed: {', '.join(names) or 'none'}{also})"
+    return ValueError(f"unknown {what}: {given!r}{did_you_mean(given, names)} {listed}")
 
 
 def load(path: str) -> Callable[..., Any]:
