@@ -29,7 +29,7 @@ from fedasmu.build import Build, Workers
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import DeviceError, Interrupted, UserError
-from fedasmu.record import SHELVES, Record, write_whole
+from fedasmu.record import SHELVES, Record, check_free, make_free, write_whole
 from fedasmu.result import Result
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.trackers import Together, Tracker
@@ -85,11 +85,13 @@ class Experiment:
         if resume and (directory / "summary.json").exists():
             say(f"{directory} is finished already")
             return Result(directory)
+        if not resume:
+            check_free(directory, overwrite)
         tracking = Together(trackers, directory, say)
         with one_thread(), stop_request() as stopping:
             build = self._build(say)
-            _prepare(directory, resume=resume, overwrite=overwrite)
             if not resume:
+                make_free(directory, overwrite)
                 build.fleet.write(directory / "fleet.csv")
                 write_whole(directory / "config.toml", build.config.toml())
             record = Record(directory)
@@ -209,26 +211,6 @@ def surroundings() -> dict[str, str]:
         commit = "unknown"
     machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     return {"fedasmu": fedasmu.__version__, "commit": commit, "torch": torch.__version__, "machine": machine}
-
-
-def _prepare(directory: Path, *, resume: bool, overwrite: bool) -> None:
-    try:
-        if resume:
-            return
-        if directory.exists() and any(directory.iterdir()):
-            if not overwrite:
-                raise UserError(
-                    f"out = {directory}: there is something already; "
-                    "choose another with --out, go on with --resume, or replace it with --overwrite"
-                )
-            if not (directory / "config.toml").exists():
-                raise UserError(f"out = {directory}: not a run directory, so --overwrite will not remove it")
-            shutil.rmtree(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / ".writable").touch()
-        (directory / ".writable").unlink()
-    except OSError as error:
-        raise UserError(f"out = {directory}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager

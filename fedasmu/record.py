@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -95,6 +97,40 @@ class Record:
             raise UserError(f"{path}: cannot be written: {error.strerror}") from None
         file.seek(0, os.SEEK_END)
         return file
+
+
+def check_free(directory: Path, overwrite: bool) -> None:
+    """A new run may begin here: there is nothing, or an earlier run that it is to replace."""
+    with _named(directory):
+        if not directory.exists() or not any(directory.iterdir()):
+            return
+        if not overwrite:
+            raise UserError(
+                f"out = {directory}: there is something already; "
+                "choose another with --out, go on with --resume, or replace it with --overwrite"
+            )
+        if not (directory / "config.toml").exists():
+            raise UserError(f"out = {directory}: not a run directory, so --overwrite will not remove it")
+
+
+def make_free(directory: Path, overwrite: bool) -> None:
+    """Leave an empty directory for a new run."""
+    check_free(directory, overwrite)  # once more: another run may have begun there while the data were read
+    with _named(directory):
+        if (directory / "config.toml").exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / ".writable").touch()
+        (directory / ".writable").unlink()
+
+
+@contextmanager
+def _named(directory: Path) -> Iterator[None]:
+    """What the operating system refuses is the user's error, by the name of the directory."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"out = {directory}: cannot be written: {error.strerror}") from None
 
 
 def _is_plain(value: Any) -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run
+from conftest import Run, blobs, settings, softmax
 
-from fedasmu import FederatedData, cli
+from fedasmu import Experiment, FederatedData, cli
 from fedasmu.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -233,6 +233,29 @@ def test_an_existing_run_is_not_touched(fail: Fail, run: Run, tmp_path: Path) ->
     fail("--out", str(kept), "--overwrite", "--set", "data.alpha=1e-6")
     fail("--out", str(kept), "--overwrite", "--workers", "0")
     assert {path.name: path.read_bytes() for path in kept.iterdir() if path.is_file()} == before
+
+
+def test_an_occupied_directory_is_refused_before_the_data_are_read(
+    fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedasmu.experiment.Build", lambda *arguments: pytest.fail("it was built first"))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes").write_text("")
+    assert "there is something already" in fail("--out", "kept")
+    assert "not a run directory" in fail("--out", "kept", "--overwrite")
+
+
+def test_a_run_that_began_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    theirs = tmp_path / "run" / "config.toml"
+
+    def slow() -> Any:
+        theirs.parent.mkdir()
+        theirs.write_text("of another run")
+        return softmax()
+
+    with pytest.raises(UserError, match="there is something already"):
+        Experiment(settings(), model=slow, data=blobs()).run(tmp_path / "run")
+    assert theirs.read_text() == "of another run"
 
 
 def test_a_folder_that_is_no_run_is_never_removed(fail: Fail, tmp_path: Path) -> None:
