@@ -7,13 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from fedasmu.simulation.simulator import Simulator
 
 QUIET_INTERVAL = 10.0  # seconds between two lines where there is no terminal
+
+
+def bars(console: Console, *more: progress.ProgressColumn) -> progress.Progress:
+    """Bars with a status each, which vanish when all is done. Where there is no terminal they are not shown."""
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=None),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[status]}", style="cyan"),
+        progress.TimeElapsedColumn(),
+        *more,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 class Live:
@@ -22,19 +37,8 @@ class Live:
     def __init__(self, console: Console, total: int) -> None:
         self.console, self.total = console, total
         self._said = time.monotonic()
-        self._bar = Progress(
-            TextColumn("uploads"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}", style="cyan"),
-            TimeElapsedColumn(),
-            TextColumn("left", style="dim"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=total, status="starting")
+        self._bar = bars(console, progress.TextColumn("left", style="dim"), progress.TimeRemainingColumn())
+        self._task = self._bar.add_task("uploads", total=total, status="starting")
 
     @contextmanager
     def shown(self) -> Iterator[Live]:

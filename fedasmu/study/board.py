@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID
 
-from fedasmu.progress import QUIET_INTERVAL
+from fedasmu.progress import QUIET_INTERVAL, bars
 from fedasmu.study.cells import Cell
 
 
@@ -62,16 +62,7 @@ class Board:
         self.console = console
         self._said = time.monotonic()
         self._told: set[str] = set()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}", style="cyan"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._bar = bars(console)
 
     @contextmanager
     def shown(self, due: Sequence[Cell], workers: int, finished: int) -> Iterator[None]:
