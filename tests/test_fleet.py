@@ -154,6 +154,22 @@ def test_dropout_kills_its_share_of_tasks_while_they_run() -> None:
     assert all(100 <= death < 108 for death in died)
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "fedasync"},
+        {"name": "asyncdrop", "time_factor": 0.2},  # a task that is over before its usual time
+        {"name": "fedsa", "first_epochs": 3.0},  # and one that takes longer
+    ],
+    ids=lambda algorithm: str(algorithm["name"]),
+)
+def test_dropout_loses_its_share_however_long_a_task_takes(algorithm: dict[str, object], run: Run) -> None:
+    fleet = {"dropout": 0.3, "seconds_per_sample": 0.1}
+    result = run(algorithm=algorithm, timing_only=True, fleet=fleet, stop={"uploads": 1000})
+    lost = result.summary["lost"]
+    assert lost / (lost + 1000) == pytest.approx(0.3, abs=0.03)
+
+
 def test_going_offline_ends_a_task() -> None:
     fleet = Fleet(drawn(2, 5.0), 0, availability=Trace({0: [(0, 50)]}))
     assert fleet.death(0, 0, 10.0, 500.0) == 50

@@ -108,11 +108,15 @@ class Fleet:
         """How much slower than its profile says the device is during this task."""
         return 1.0 if not self.jitter else 1.0 + self.jitter * (2.0 * uniform(self.seed, "jitter", task) - 1.0)
 
+    def fails(self, task: int) -> bool:
+        """Whether this task is never delivered, however long it takes."""
+        return uniform(self.seed, "dropout", task) < self.dropout
+
     def death(self, task: int, device: int, start: float, duration: float) -> float:
         """When a task of this nominal duration ends by death or by going offline; infinite if it does not."""
         ends = self.availability.until(device, start)
         ends = math.inf if ends is None else ends
-        if self.dropout and uniform(self.seed, "dropout", task) < self.dropout:
+        if self.fails(task):
             return min(ends, start + duration * uniform(self.seed, "death", task))
         return ends
 

@@ -119,9 +119,9 @@ class Simulator:
             self._ask(run)
         elif kind is Kind.ANSWER:
             self._reply(run, run.answer)
-        elif kind is Kind.ARRIVE:
+        elif kind is Kind.ARRIVE and not self.fleet.fails(run.task.id):
             self._arrive(run)
-        else:
+        else:  # dead or offline, or bound to die but quicker than its nominal duration
             self._lose(run)
 
     def _tick(self) -> None:
