@@ -188,7 +188,8 @@ def where(name: str, directory: Directory = None) -> None:
     from fedasmu import data
 
     for place, found in data.where(name, directory):
-        console.print(f"{'[green]found[/green] ' if found else '[dim]-     [/dim]'} {place}", highlight=False)
+        console.print("[green]found [/green]" if found else "[dim]-     [/dim]", end=" ")
+        say(str(place))
 
 
 @data_app.command(epilog="[bold]Example[/bold]  fedasmu data prepare fashion-mnist")

@@ -19,7 +19,7 @@ QUIET_INTERVAL = 10.0  # seconds between two lines where there is no terminal
 def bars(console: Console, *more: progress.ProgressColumn) -> progress.Progress:
     """Bars with a status each, which vanish when all is done. Where there is no terminal they are not shown."""
     return progress.Progress(
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(bar_width=None),
         progress.MofNCompleteColumn(),
         progress.TextColumn("{task.fields[status]}", style="cyan"),
@@ -46,7 +46,7 @@ class Live:
             yield self
 
     def say(self, message: str) -> None:
-        self.console.print(message, style="yellow", highlight=False)
+        self.console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def observe(self, simulator: Simulator) -> None:
         received, now = simulator.server.counters.received, time.monotonic()

@@ -125,6 +125,10 @@ def test_paths_are_never_broken_over_lines(fedasmu: Command, tmp_path: Path, mon
     assert f"run directory: {long}\n" in output
     code, output = fedasmu("run", "recipe.toml", "--out", long)
     assert f"error: out = {long}: there is something already" in output
+    code, output = fedasmu("run", "--resume", long)
+    assert f"{long} is finished already\n" in output
+    code, output = fedasmu("data", "where", "mnist", "--dir", long)
+    assert f"{long}\n" in output
 
 
 @pytest.mark.parametrize("what", ["methods", "models", "datasets", "recipes", "fleets"])
