@@ -15,6 +15,7 @@ from fedasmu.data.augment import augmented
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
+from fedasmu.models.contrast import Contrast
 from fedasmu.native import Network, Unsupported
 from fedasmu.protocol import Computation, Evaluated, Objective, Probe, Probed, Train, Trained, Workload
 from fedasmu.seeding import derive
@@ -189,10 +190,13 @@ class Trainer:
         vector = command.vector.clone()
         anchor = command.vector if command.anchor is None else command.anchor
         terms: dict[str, Any] = {"pull": command.pull, "anchor": anchor, "mask": command.mask}
-        if command.objective is None:
-            loss = self.engine.train(vector, examples, chosen, command.lr, **terms)
-        else:  # a loss of its own is written in PyTorch
-            loss = self.torch.train(vector, examples, chosen, command.lr, **terms, objective=command.objective)
+        objective, engine = command.objective, self.engine
+        if objective is None:
+            loss = engine.train(vector, examples, chosen, command.lr, **terms)
+        elif isinstance(objective, Contrast) and isinstance(engine, Network) and engine.contrasts:
+            loss = engine.train(vector, examples, chosen, command.lr, **terms, contrast=objective)
+        else:  # any other loss of its own is written in PyTorch
+            loss = self.torch.train(vector, examples, chosen, command.lr, **terms, objective=objective)
         return Trained(vector, loss / max(len(chosen), 1))
 
     def _probe(self, command: Probe, device: int, seed: int) -> Probed:

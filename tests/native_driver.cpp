@@ -42,12 +42,18 @@ void exercise(const Chain& chain, Index examples, Index sample, Index scales, bo
   for (Index i = 0; i < examples; ++i) targets[i] = i % 3, indices[i] = examples - 1 - i;
   const std::vector<float> noise(examples * dropped, 2.0f);
   const float* drop = dropped ? noise.data() : nullptr;
+  const Index width = chain.numbers[chain.numbers.size() - 17];  // of the last layer's input
+  std::vector<float> near(examples * width, 0.5f), far(examples * width);
+  const Contrast contrast{near.data(), far.data(), 0.5, 0.5};
+  const bool deep = chain.numbers.size() > 18;
   const Data data{inputs.data(), scale.data(), shift.data(), targets.data(), floats};
   const Step step{0.01, 0.1, anchor.data(), mask.data()};
   const std::vector<Index> sizes{1, examples - 1};
   void* engine = engine_new(chain.numbers.data(), chain.numbers.size() / 18, text, chain.size);
+  if (deep) engine_features(engine, vector.data(), &data, indices.data(), examples, far.data());
   Index correct = 0;
-  double loss = engine_train(engine, vector.data(), chain.size, &data, indices.data(), sizes.data(), 2, drop, &step);
+  double loss = engine_train(engine, vector.data(), chain.size, &data, indices.data(), sizes.data(), 2, drop,
+                             deep ? &contrast : nullptr, &step);
   loss += engine_gradient(engine, vector.data(), chain.size, &data, indices.data(), examples, drop, gradient.data());
   loss += engine_evaluate(engine, vector.data(), &data, nullptr, examples, nullptr, &correct);
   engine_free(engine);

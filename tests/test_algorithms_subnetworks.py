@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from fedasmu import Experiment
 from fedasmu.algorithms import asyncdrop
 from fedasmu.algorithms.asyncdrop import MergeSubnetwork, merge, random_units, scored_units
-from fedasmu.algorithms.moon import Contrast, contrastive
 from fedasmu.algorithms.subnetwork import hidden_layers, mask_of, work_share
 from fedasmu.models import build
+from fedasmu.models.contrast import Contrast, contrastive
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.vector import Layout
 

@@ -1,4 +1,4 @@
-"""The native engine on texts, and its dropout, against PyTorch."""
+"""The native engine on texts, its dropout and its contrast, against PyTorch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from torch.nn import functional
 from fedasmu import native
 from fedasmu.data.examples import Examples
 from fedasmu.models import build
+from fedasmu.models.contrast import Contrast
+from fedasmu.models.features import forward_with_features
 from fedasmu.native.plan import plan
 from fedasmu.training import TorchEngine
 from fedasmu.vector import Layout
@@ -125,10 +127,57 @@ def test_words_without_a_vector_are_named() -> None:
         network.evaluate(layout.read(module), images)
 
 
+@pytest.mark.parametrize("name", ["textcnn", "mlp", "lenet5"])
+def test_a_contrast_is_the_one_of_pytorch(name: str) -> None:
+    module, shape, data = network_of(name)
+    layout = Layout.of(module)
+    start = layout.read(module)
+    generator = torch.Generator().manual_seed(1)
+    other = [start + 0.3 * start.std() * torch.randn(start.shape, generator=generator) for _ in range(2)]
+    contrast = Contrast(*other, mu=2.0, temperature=0.5)
+    batches = list(torch.arange(70).flip(0).split(27))
+    network, engine = native.Network(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
+    plain, ours, theirs = start.clone(), start.clone(), start.clone()
+    torch.manual_seed(3)
+    network.train(plain, data, batches, 0.1)
+    torch.manual_seed(3)
+    loss = network.train(ours, data, batches, 0.1, contrast=contrast)
+    torch.manual_seed(3)
+    assert loss == pytest.approx(engine.train(theirs, data, batches, 0.1, objective=contrast), rel=1e-5)
+    assert (ours - plain).norm() > 100 * (ours - theirs).norm()
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_features_are_what_the_last_layer_reads() -> None:
+    module, shape, data = network_of("textcnn")
+    layout = Layout.of(module)
+    with torch.no_grad():
+        expected = forward_with_features(module.eval(), data.inputs)[1]
+    features = native.Network(module.train(), layout, shape).features(layout.read(module), data, torch.arange(70))
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_without_features_of_its_own_has_no_contrast() -> None:
+    module = nn.Linear(7, 3)
+    network = native.Network(module, Layout.of(module), (7,))
+    data = Examples(torch.randn(4, 7), torch.arange(4) % 3)
+    assert not network.contrasts
+    with pytest.raises(native.Unsupported, match="features that it learns"):
+        network.features(torch.zeros(24), data, torch.arange(4))
+
+
 def network_of(name: str) -> tuple[nn.Module, tuple[int, ...], Examples]:
     torch.manual_seed(0)
     if name == "textcnn":
         return build(name, shape=(30,), classes=3, seed=0, vocabulary=50, embedding=8), (30,), texts(70, 30, 50)
+    if name == "lenet5":
+        images = torch.randint(256, (70, 1, 28, 28), dtype=torch.uint8)
+        scales = torch.full((1,), 1 / 128), torch.full((1,), -1.0)
+        return (
+            build(name, shape=(1, 28, 28), classes=3, seed=0),
+            (1, 28, 28),
+            Examples(images, torch.arange(70) % 3, *scales),
+        )
     layers = nn.Linear(7, 9), nn.Dropout(0.3), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Dropout(0.6), nn.Linear(8, 3)
     return nn.Sequential(*layers), (7,), Examples(torch.randn(70, 7), torch.arange(70) % 3)
 

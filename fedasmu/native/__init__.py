@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from fedasmu.data.examples import Examples
+from fedasmu.models.contrast import Contrast
 from fedasmu.native import checks, library
-from fedasmu.native.chain import Unsupported
+from fedasmu.native.chain import Kind, Unsupported
 from fedasmu.native.plan import Plan, plan
 from fedasmu.vector import Layout
 
@@ -57,6 +58,13 @@ class Network:
         """None if the engine trains this network, otherwise why it only evaluates it."""
         return self._plan.randomness
 
+    @property
+    def contrasts(self) -> bool:
+        """Whether the network learns features and ends in a linear layer over them: what MOON compares."""
+        *before, last = self._plan.layers
+        learned = self._plan.text is not None or any(layer.weight >= 0 for layer in before)
+        return learned and last.kind is Kind.LINEAR and not last.relu
+
     def train(
         self,
         vector: Tensor,
@@ -67,8 +75,11 @@ class Network:
         pull: float = 0.0,
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
+        contrast: Contrast | None = None,
     ) -> float:
         """One SGD step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)).
+
+        The gradient is that of the cross-entropy, and of a contrast's term if there is one.
 
         Returns the sum over the steps of the batch's mean loss before the step.
         """
@@ -83,9 +94,25 @@ class Network:
         indices = checks.batches(batches, len(examples))
         sizes = torch.tensor([len(batch) for batch in batches])
         data, noise = _Data(examples, self._shape, indices, self._plan), self._noise(batches)
+        compared = None
+        if contrast is not None:
+            near, far = (self.features(other, examples, indices) for other in (contrast.received, contrast.previous))
+            compared = library.Contrast(near.data_ptr(), far.data_ptr(), contrast.mu, contrast.temperature)
         where = vector.data_ptr(), self._layout.trainable, data.address
-        what = indices.data_ptr(), sizes.data_ptr(), len(sizes), _address(noise), ctypes.byref(step)
-        return float(self._library.engine_train(self._engine, *where, *what))
+        what = indices.data_ptr(), sizes.data_ptr(), len(sizes), _address(noise)
+        terms = compared and ctypes.byref(compared), ctypes.byref(step)
+        return float(self._library.engine_train(self._engine, *where, *what, *terms))
+
+    def features(self, vector: Tensor, examples: Examples, indices: Tensor) -> Tensor:
+        """What the last layer reads of each of these examples, in evaluation."""
+        if not self.contrasts:
+            raise Unsupported("the network does not end in a linear layer over features that it learns")
+        self._check_vector(vector)
+        data = _Data(examples, self._shape, checks.batches([indices], len(examples)), self._plan)
+        features = torch.empty(len(indices), self._plan.layers[-1].inputs[0])
+        what = indices.data_ptr(), len(indices), features.data_ptr()
+        self._library.engine_features(self._engine, vector.data_ptr(), data.address, *what)
+        return features
 
     def gradient(self, vector: Tensor, examples: Examples, indices: Tensor) -> tuple[float, Tensor]:
         """The mean loss of one batch, and its gradient."""

@@ -17,10 +17,17 @@ struct Data {
   Index floats;  // the inputs are float, not uint8; texts are Index
 };
 
+// A loss on the features, the inputs of the last layer: mu * softplus(cos(z, previous) / t - cos(z, received) / t).
+struct Contrast {
+  const float *received, *previous;  // [sample][feature]
+  double mu, temperature;
+};
+
 struct Batch {
   const Index* indices;  // null: 0, 1, 2, ...
   Index size;
   const float* noise;  // what the dropouts multiply by, [dropout][sample][feature]; null: they are off
+  const Contrast* contrast;  // null: there is none
   Index operator[](Index i) const { return indices ? indices[i] : i; }
 };
 
@@ -92,6 +99,15 @@ template <int L> class Block {
       total.loss += std::log(all) - (z[target * L + s] - peak);
       total.correct += best == target;
     }
+    if (batch.contrast) score_contrast(*batch.contrast, batch, first, total);
+  }
+
+  // The inputs of the last layer, a sample after the other.
+  void features(Index live, float* to) {
+    const Index count = layers_.back().in.channels;
+    const float* z = values_[layers_.size() - 1].data();
+    for (Index s = 0; s < live; ++s)
+      for (Index f = 0; f < count; ++f) to[s * count + f] = z[f * L + s];
   }
 
   // Adds to the gradient. Nothing before the first layer that learns needs any.
@@ -108,7 +124,7 @@ template <int L> class Block {
       if (i == first && !text_) break;
       switch (l.kind) {
         case Kind::kConvolution: convolve_back<L>(l, packed_.data() + l.packed + l.one_way(), d, dx, scratch); break;
-        case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx); break;
+        case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx, batch.contrast && i + 1 == layers_.size()); break;
         case Kind::kMaximum: maximum_back<L>(l, choice(i), d, dx); break;
         case Kind::kFlatten: flatten<L>(l.in, d, dx, true); break;
         case Kind::kDropout: drop(l, batch, sample, d, dx); break;
@@ -129,6 +145,32 @@ template <int L> class Block {
   }
 
   std::int32_t* choice(std::size_t i) { return reinterpret_cast<std::int32_t*>(choices_[i].data()); }
+
+  // Its gradient waits where that of the last layer will be added.
+  void score_contrast(const Contrast& c, const Batch& batch, Index first, Score& total) {
+    const Index count = layers_.back().in.channels, live = std::min<Index>(L, batch.size - first);
+    const float* z = values_[layers_.size() - 1].data();
+    float* d = deltas_[layers_.size() - 1].data();
+    std::fill_n(d, count * L, 0.0f);
+    for (Index s = 0; s < live; ++s) {
+      const float *near = c.received + (first + s) * count, *far = c.previous + (first + s) * count;
+      double zz = 0, nn = 0, ff = 0, zn = 0, zf = 0;
+      for (Index f = 0; f < count; ++f) {
+        const double v = z[f * L + s], n = near[f], w = far[f];
+        zz += v * v, nn += n * n, ff += w * w, zn += v * n, zf += v * w;
+      }
+      const double size = length(zz), of_near = length(nn), of_far = length(ff);
+      const double to_near = zn / (size * of_near), to_far = zf / (size * of_far);
+      const double margin = (to_far - to_near) / c.temperature;
+      total.loss += c.mu * (std::max(margin, 0.0) + std::log1p(std::exp(-std::abs(margin))));
+      const double slope = c.mu / ((1 + std::exp(-margin)) * c.temperature * size * static_cast<double>(batch.size));
+      for (Index f = 0; f < count; ++f)
+        d[f * L + s] = static_cast<float>(
+            slope * (far[f] / of_far - near[f] / of_near - (to_far - to_near) * z[f * L + s] / size));
+    }
+  }
+
+  static double length(double square) { return std::max(std::sqrt(square), 1e-8); }  // as in PyTorch
 
   static void drop(const Layer& l, const Batch& batch, Index first, const float* from, float* to) {
     const Index features = l.out.channels, live = std::min<Index>(L, batch.size - first);

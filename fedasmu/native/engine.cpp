@@ -43,6 +43,19 @@ class Engine {
     return score.loss / static_cast<double>(batch.size);
   }
 
+  // What the last layer reads, of every sample.
+  void features(const float* vector, const Data& data, const Batch& batch, float* to) {
+    if (text_) text_->pack_weights(vector);
+    wide_.pack_weights(vector);
+    for (Index first = 0; first < batch.size; first += 16, to += 16 * layers_.back().in.channels) {
+      wide_.read(vector, data, batch, first);
+      wide_.forward(vector, batch, first, false);
+      wide_.features(std::min<Index>(16, batch.size - first), to);
+    }
+  }
+
+  Index width() const { return layers_.back().in.channels; }
+
   // Hands out the gradient and forgets it.
   void take_gradient(float* to, Index trainable) {
     std::copy_n(gradient_.data(), trainable, to);
@@ -137,27 +150,34 @@ void* engine_new(const Index* numbers, Index count, const Index* text, Index siz
 void engine_free(void* engine) { delete static_cast<Engine*>(engine); }
 
 double engine_train(void* engine, float* vector, Index trainable, const Data* data, const Index* indices,
-                    const Index* sizes, Index batches, const float* noise, const Step* step) {
+                    const Index* sizes, Index batches, const float* noise, const Contrast* contrast, const Step* step) {
   Engine& e = *static_cast<Engine*>(engine);
+  Contrast here = contrast ? *contrast : Contrast{};
   double loss = 0;
   for (Index b = 0; b < batches; indices += sizes[b++]) {
-    loss += e.train(vector, trainable, *data, {indices, sizes[b], noise}, *step);
+    loss += e.train(vector, trainable, *data, {indices, sizes[b], noise, contrast ? &here : nullptr}, *step);
     if (noise) noise += e.noise() * sizes[b];
+    if (contrast) here.received += e.width() * sizes[b], here.previous += e.width() * sizes[b];
   }
   return loss;
+}
+
+void engine_features(void* engine, const float* vector, const Data* data, const Index* indices, Index count,
+                     float* features) {
+  static_cast<Engine*>(engine)->features(vector, *data, {indices, count, nullptr, nullptr}, features);
 }
 
 double engine_gradient(void* engine, const float* vector, Index trainable, const Data* data, const Index* indices,
                        Index count, const float* noise, float* gradient) {
   Engine& e = *static_cast<Engine*>(engine);
-  const Score score = e.measure(vector, *data, {indices, count, noise}, true);
+  const Score score = e.measure(vector, *data, {indices, count, noise, nullptr}, true);
   e.take_gradient(gradient, trainable);
   return score.loss;
 }
 
 double engine_evaluate(void* engine, const float* vector, const Data* data, const Index* indices, Index count,
                        const float* noise, Index* correct) {
-  const Score score = static_cast<Engine*>(engine)->measure(vector, *data, {indices, count, noise}, false);
+  const Score score = static_cast<Engine*>(engine)->measure(vector, *data, {indices, count, noise, nullptr}, false);
   *correct = score.correct;
   return score.loss;
 }

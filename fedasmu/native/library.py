@@ -24,10 +24,17 @@ class Step(ctypes.Structure):
     _fields_ = [("lr", _real), ("pull", _real), ("anchor", _pointer), ("mask", _pointer)]
 
 
+class Contrast(ctypes.Structure):
+    """MOON's term of the loss: the features under two other vectors, its weight and its temperature."""
+
+    _fields_ = [("received", _pointer), ("previous", _pointer), ("mu", _real), ("temperature", _real)]
+
+
 _SIGNATURES = {
     "engine_new": (_pointer, [_pointer, _number, _pointer, _number]),
     "engine_free": (None, [_pointer]),
-    "engine_train": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _pointer, _number, _pointer, _pointer]),
+    "engine_train": (_real, [*[_pointer] * 2, _number, *[_pointer] * 3, _number, *[_pointer] * 3]),
+    "engine_features": (None, [_pointer, _pointer, _pointer, _pointer, _number, _pointer]),
     "engine_gradient": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _number, _pointer, _pointer]),
     "engine_evaluate": (_real, [_pointer, _pointer, _pointer, _pointer, _number, _pointer, _pointer]),
 }

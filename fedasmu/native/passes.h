@@ -115,7 +115,7 @@ template <int L> void linear(const Layer& l, const float* w, const float* bias, 
   sweep_all<L>(s, l.out.channels, x, w, l.in.channels, 0, bias, y);
 }
 
-template <int L> void linear_back(const Layer& l, const float* w, const float* d, float* dx) {
+template <int L> void linear_back(const Layer& l, const float* w, const float* d, float* dx, bool add) {
   const Sweep s{.pixels = 1,
                 .rows = 1,
                 .run = l.out.channels,
@@ -125,7 +125,8 @@ template <int L> void linear_back(const Layer& l, const float* w, const float* d
                 .w_row = 0,
                 .w_step = l.in.channels,
                 .y_pixel = 0,
-                .y_step = L};
+                .y_step = L,
+                .add = add};
   sweep_all<L>(s, l.in.channels, d, w, 0, 0, nullptr, dx);
 }
 
