@@ -78,7 +78,7 @@ def test_windows_over_words(
     check_batch(module, (length,), texts(count, length, vocabulary), indices)
 
 
-@pytest.mark.parametrize("count", [1, 8, 9, 16, 17, 33])
+@pytest.mark.parametrize("count", [1, 8, 9, 16, 17, 33, 130, 270])
 def test_every_instruction_set(variant: str, count: int) -> None:  # noqa: F811
     torch.manual_seed(0)
     check_batch(Words([3, 1], filters=19), (9,), texts(count, 9, 12), torch.arange(count))

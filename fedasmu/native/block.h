@@ -130,7 +130,9 @@ template <int L> class Block {
         case Kind::kDropout: drop(l, batch, sample, d, dx); break;
       }
     }
-    if (text_) text_->backward<L>(vector, values_.front().data(), deltas_.front().data(), gradient);
+    if (text_)
+      text_->backward<L>(vector, sample % Text::kTexts, std::min<Index>(L, batch.size - sample),
+                         deltas_.front().data(), gradient);
   }
 
  private:
@@ -182,10 +184,13 @@ template <int L> class Block {
   }
 
   void read_text(const float* vector, const Index* inputs, const Batch& batch, Index first) {
-    const Index live = std::min<Index>(L, batch.size - first);
-    const Index* texts[L];
-    for (Index s = 0; s < live; ++s) texts[s] = inputs + batch[first + s] * text_->length();
-    text_->forward<L>(vector, texts, live, values_.front().data());
+    if (first % Text::kTexts == 0) {
+      const Index count = std::min(Text::kTexts, batch.size - first);
+      const Index* texts[Text::kTexts];
+      for (Index s = 0; s < count; ++s) texts[s] = inputs + batch[first + s] * text_->length();
+      text_->read(vector, texts, count);
+    }
+    text_->forward<L>(first % Text::kTexts, std::min<Index>(L, batch.size - first), values_.front().data());
   }
 
   // Samples lie one after the other in the data and side by side in a block: a transposition, a line at a time. A line

@@ -22,7 +22,7 @@ class Text {
   // `vectors` is the offset of the words' vectors in the model's, `padding` the word whose vector does not learn.
   Text(Index length, Index vocabulary, Index depth, Index vectors, Index padding, std::vector<Window> windows)
       : length_(length), depth_(depth), vectors_(vectors), padding_(padding), windows_(std::move(windows)),
-        slots_(vocabulary, -1), places_(16 * length), chunk_(kChunk * depth) {
+        slots_(vocabulary, -1), places_(kTexts * length), chunk_(kChunk * depth) {
     for (const Window& w : windows_) {
       features_ += w.filters;
       packed_.emplace_back(w.groups() * w.width * depth * kWidth);
@@ -30,8 +30,12 @@ class Text {
       turned_.emplace_back(w.filters * w.width * depth);
       gradients_.emplace_back(w.filters * w.width * depth);
     }
-    choices_.resize(features_ * 16);
+    answers_.resize(features_ * kTexts);
+    choices_.resize(features_ * kTexts);
   }
+
+  // Texts that are read together. They have many words in common, whose terms are then fetched once for all of them.
+  static constexpr Index kTexts = 128;
 
   Index length() const { return length_; }
 
@@ -51,30 +55,35 @@ class Text {
     }
   }
 
-  // The features of a block's first `live` texts; its other lanes repeat the last of them.
-  template <int L> void forward(const float* vector, const Index* const* texts, Index live, float* features) {
-    std::copy_n(texts, live, texts_);
-    live_ = live;
-    find_words(vector);
+  void read(const float* vector, const Index* const* texts, Index count) {
+    std::copy_n(texts, count, texts_);
+    find_words(vector, count);
     Index first = 0;
     for (std::size_t i = 0; i < windows_.size(); first += windows_[i++].filters)
       for (Index group = 0; group < windows_[i].groups(); ++group)
-        for (Index s = 0; s < live; ++s) strongest<L>(i, group, vector, s, first, features);
-    for (Index f = 0; f < features_; ++f)
-      std::fill(features + f * L + live, features + (f + 1) * L, features[f * L + live - 1]);
+        for (Index s = 0; s < count; ++s) strongest(i, group, vector, s, first);
+  }
+
+  // The features of a block of the texts that were read; lanes beyond `live` repeat the last of them.
+  template <int L> void forward(Index first, Index live, float* features) const {
+    for (Index s = 0; s < L; ++s)
+      for (Index f = 0; f < features_; ++f)
+        features[f * L + s] = answers_[(first + std::min(s, live - 1)) * features_ + f];
   }
 
   // Adds to the gradient; that of the windows' weights stays here until the end of the batch.
-  template <int L> void backward(const float* vector, const float* features, const float* deltas, float* gradient) {
+  template <int L>
+  void backward(const float* vector, Index first, Index live, const float* deltas, float* gradient) {
     Index feature = 0;
     for (std::size_t i = 0; i < windows_.size(); ++i) {
       const Window& w = windows_[i];
       for (Index f = 0; f < w.filters; ++f, ++feature)
-        for (Index s = 0; s < live_; ++s) {
+        for (Index s = 0; s < live; ++s) {
           const float delta = deltas[feature * L + s];
-          if (delta == 0 || (w.relu && !(features[feature * L + s] > 0))) continue;
+          const Index answer = (first + s) * features_ + feature;
+          if (delta == 0 || (w.relu && !(answers_[answer] > 0))) continue;
           if (w.bias >= 0) gradient[w.bias + f] += delta;
-          const Index* word = texts_[s] + choices_[feature * L + s];
+          const Index* word = texts_[first + s] + choices_[answer];
           for (Index tap = 0; tap < w.width; ++tap) {
             const Index at = (f * w.width + tap) * depth_, vectors = vectors_ + word[tap] * depth_;
             add(delta, vector + vectors, gradients_[i].data() + at);
@@ -107,9 +116,9 @@ class Text {
   }
 
   // Gives every word of the texts a slot, and computes the terms of those that are new in this batch.
-  void find_words(const float* vector) {
+  void find_words(const float* vector, Index count) {
     const Index known = static_cast<Index>(words_.size());
-    for (Index s = 0; s < live_; ++s)
+    for (Index s = 0; s < count; ++s)
       for (Index t = 0; t < length_; ++t) {
         std::int32_t& slot = slots_[texts_[s][t]];
         if (slot < 0) {
@@ -151,8 +160,7 @@ class Text {
     return terms_[window].data() + group * vocabulary * windows_[window].width * kWidth;
   }
 
-  template <int L>
-  void strongest(std::size_t i, Index group, const float* vector, Index s, Index first, float* features) {
+  void strongest(std::size_t i, Index group, const float* vector, Index s, Index first) {
     const Window& w = windows_[i];
     const std::int32_t* place = places_.data() + s * length_;
     const float* term = terms(i, group);
@@ -174,18 +182,19 @@ class Text {
     for (Index lane = 0; lane < std::min<Index>(kWidth, w.filters - group * kWidth); ++lane) {
       const Index f = group * kWidth + lane;
       const float answer = best[lane] + (w.bias < 0 ? 0.0f : vector[w.bias + f]);
-      features[(first + f) * L + s] = w.relu && answer < 0 ? 0.0f : answer;
-      choices_[(first + f) * L + s] = which[lane];
+      answers_[s * features_ + first + f] = w.relu && answer < 0 ? 0.0f : answer;
+      choices_[s * features_ + first + f] = which[lane];
     }
   }
 
-  Index length_, depth_, vectors_, padding_, features_ = 0, live_ = 0;
+  Index length_, depth_, vectors_, padding_, features_ = 0;
   std::vector<Window> windows_;
   std::vector<std::int32_t> slots_;    // of each word, -1: it has none in this batch
   std::vector<Index> words_;           // in the order of their slots
-  std::vector<std::int32_t> places_;   // the slots of a block's texts
-  std::vector<std::int32_t> choices_;  // where the strongest window begins, of each feature and text
-  const Index* texts_[16] = {};
+  std::vector<std::int32_t> places_;   // the slots of the texts' words
+  std::vector<float> answers_;         // the strongest: [text][feature]
+  std::vector<std::int32_t> choices_;  // where the strongest window begins
+  const Index* texts_[kTexts] = {};
   Buffer chunk_;
   std::vector<Buffer> packed_, terms_, turned_, gradients_;  // of each window
 };
