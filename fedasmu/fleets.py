@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fedasmu.errors import did_you_mean
 from fedasmu.section import AbsolutePath, Section
 
 PRESETS_OF_FLEETS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -69,7 +70,10 @@ class FleetSettings(Section):
         merged: dict[str, Any] = {}
         for name in names if isinstance(names, list) else [names]:
             if not isinstance(name, str) or name not in PRESETS_OF_FLEETS:
-                raise ValueError(f"preset: unknown fleet {name!r}; allowed: {', '.join(PRESETS_OF_FLEETS)}")
+                known = f"allowed: {', '.join(PRESETS_OF_FLEETS)}"
+                raise ValueError(
+                    f"preset: unknown fleet {name!r}{did_you_mean(str(name), PRESETS_OF_FLEETS)} ({known})"
+                )
             merged |= PRESETS_OF_FLEETS[name][1]
         return merged | table
 

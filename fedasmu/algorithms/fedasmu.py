@@ -80,15 +80,12 @@ class StalenessAware(Aggregator):
     def _weighed(self, current: Model, upload: Upload) -> Aggregate:
         settings, device = self.settings, upload.device
         controls = self.controls[device] = self._adjusted(upload)
-        rounds, staleness = (
-            weights.round_term(current.version, settings.round_term == "printed"),
-            self._staleness(upload),
-        )
+        rounds = weights.round_term(current.version, settings.round_term == "printed")
+        staleness = self._staleness(upload)
         xi = weights.xi(controls, rounds, staleness)
         alpha = settings.bounded_alpha(weights.squash(settings.mu_alpha, xi))
-        trainable = self.federation.trainable
         direction = self._direction(current, upload)
-        self.shelf.put(device, direction[:trainable].to(settings.record_dtype))
+        self.shelf.put(device, direction[: self.federation.trainable].to(settings.record_dtype))
         self.log_dilution.append(self.log_dilution[-1] + math.log1p(-min(alpha, 1 - 1e-9)))
         self.records[device] = [rounds, staleness, xi, self.log_dilution[-1]]
         details = {"lambda": controls.lam, "sigma": controls.sigma, "iota": controls.iota, "xi": xi}

@@ -51,7 +51,7 @@ def load(
 ) -> Dataset:
     """Read a data set into tensors.
 
-    Its files are looked for in `directory`, in $FEDASMU_DATA, in the cache and in the system's data directories. Place
+    Its files are looked for in `directory`, in $FEDASMU_DATA, in the cache and in the system's data directories. Found
     nowhere, they are downloaded when `download` is set; if not, `fallback = "embedded"` gives the part of Fashion-MNIST
     that comes with the package, and `Dataset.name` tells which of them it is. Otherwise this is a `DataError`.
     """
