@@ -81,7 +81,11 @@ class Result:
     @property
     def accuracy(self) -> float:
         """The mean of the last 20 evaluations: a single one swings with the devices that the server met last."""
-        return float(self.curve["accuracy"][-SETTLED:].mean())
+        return self.accuracy_at(math.inf)
+
+    def accuracy_at(self, time: float) -> float:
+        """The same, as it stood at this virtual time."""
+        return float(self.curve["accuracy"][self.curve["time"] <= time][-SETTLED:].mean())
 
     @property
     def best_accuracy(self) -> float:

@@ -62,9 +62,17 @@ def test_the_median_of_three_stands_if_two_reached_it(runs: Path) -> None:
     found = league(runs)
     assert found.times_as_long(found.standings[1], 0.5) == 3.0
     table = tables.main_table(found)
-    assert table.header[3:5] == ("s to 0.5", "s to 0.7")
-    assert table.rows[1][3:5] == ("300 (3.00x), 2 of 3", "not reached")
-    assert table.rows[0][3] == "100"
+    assert table.header[4:6] == ("s to 0.5", "s to 0.7")
+    assert table.rows[1][4:6] == ("300 (3.00x), 2 of 3", "not reached")
+    assert table.rows[0][4] == "100"
+
+
+def test_methods_are_compared_at_equal_time_too(runs: Path) -> None:
+    found = league(runs)
+    assert found.common_time == 200.0
+    slow = [accuracy for time, accuracy in SLOW if time <= 200]
+    table = tables.main_table(found)
+    assert (table.header[2], table.rows[1][2]) == ("at 200 s", f"{sum(slow) / len(slow):.4f}")
 
 
 def test_a_curve_holds_its_last_evaluation(runs: Path) -> None:

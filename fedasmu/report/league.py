@@ -75,6 +75,9 @@ class Standing:
     def accuracy(self) -> float:
         return self.mean("accuracy")
 
+    def accuracy_at(self, time: float) -> float:
+        return statistics.fmean(run.result.accuracy_at(time) for run in self.runs)
+
     @property
     def spread(self) -> float:
         """The standard deviation of the final accuracy over the seeds; NaN for a single one."""
@@ -138,6 +141,11 @@ class League:
     @property
     def reference(self) -> Standing:
         return self.standings[0]
+
+    @cached_property
+    def common_time(self) -> float:
+        """The virtual time that every run reached: after as many uploads, those that wait for no one are done first."""
+        return min(float(run.result.curve["time"][-1]) for standing in self.standings for run in standing.runs)
 
     def times_as_long(self, standing: Standing, target: float) -> float:
         """How many times the reference's virtual time this method needs; NaN if either never got there."""

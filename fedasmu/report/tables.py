@@ -66,6 +66,7 @@ def main_table(league: League) -> Grid:
         (
             standing.label,
             plus_minus(standing.accuracy, standing.spread),
+            f"{standing.accuracy_at(league.common_time):.4f}",
             f"{standing.mean('best_accuracy'):.4f}",
             *(_time(league, standing, target) for target in targets),
             f"{standing.mean('mean_staleness'):.1f}",
@@ -77,10 +78,22 @@ def main_table(league: League) -> Grid:
         for standing in league.standings
     )
     times = (f"s to {target:g}" for target in targets)
-    header = ("method", "accuracy", "best", *times, "staleness", "discarded", "MB down", "MB up", "wall s")
+    header = (
+        "method",
+        "accuracy",
+        f"at {league.common_time:,.0f} s",
+        "best",
+        *times,
+        "staleness",
+        "discarded",
+        "MB down",
+        "MB up",
+        "wall s",
+    )
     seeds = max(len(standing.runs) for standing in league.standings)
     note = (
-        f"Means over {seeds} seed{'s' * (seeds > 1)}; accuracy: the last 20 evaluations, ± standard deviation. "
+        f"Means over {seeds} seed{'s' * (seeds > 1)}; accuracy: the last 20 evaluations, ± standard deviation; "
+        f"at {league.common_time:,.0f} s: those before that virtual time, which all runs reached. "
         f"Times: median virtual seconds, and in brackets how many times as long as {league.reference.label}."
     )
     return Grid(league.title, header, rows, note)
@@ -134,11 +147,24 @@ def write_csv(leagues: Sequence[League]) -> str:
     times = [f"{what}_{target:g}" for target in targets for what in ("time_to", "reached", "times_as_long", "mb_to")]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    names = ["task", "method", "seeds", "accuracy", "accuracy_sd", *means, *sent, "fresh_mb", "accuracy_per_mb"]
+    names = [
+        "task",
+        "method",
+        "seeds",
+        "accuracy",
+        "accuracy_sd",
+        "common_time",
+        "accuracy_at_common_time",
+        *means,
+        *sent,
+        "fresh_mb",
+        "accuracy_per_mb",
+    ]
     writer.writerow(names + times)
     for league in leagues:
         for one in league.standings:
             row = [league.title, one.label, len(one.runs), one.accuracy, one.spread]
+            row += [league.common_time, one.accuracy_at(league.common_time)]
             row += [one.mean(key) for key in (*means, *sent)]
             row += [one.fresh_megabytes, one.accuracy / max(one.megabytes, 1e-9)]
             for target in targets:
