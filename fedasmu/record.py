@@ -117,7 +117,7 @@ def make_free(directory: Path, overwrite: bool) -> None:
     """Leave an empty directory for a new run."""
     check_free(directory, overwrite)  # once more: another run may have begun there while the data were read
     with _named(directory):
-        if (directory / "config.toml").exists():
+        if overwrite and directory.exists():
             shutil.rmtree(directory)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / ".writable").touch()

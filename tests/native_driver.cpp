@@ -86,5 +86,11 @@ int main() {
     words.dropout();
     words.linear(3);
     exercise<Index>(words, examples, 11, 0, false, text, 20);
+    // More texts than are read together, and more words than terms are computed together.
+    exercise<Index>(words, examples + 128, 11, 0, false, text, 20);
+    Chain many{{}, 4, 1, 1, 300 * 2 + 4 * 2 * 2 + 4};
+    const Index long_text[] = {400, 300, 2, 0, -1, 1, 2, 4, 600, 616, 1};
+    many.linear(3);
+    exercise<Index>(many, examples, 400, 0, false, long_text);
   }
 }

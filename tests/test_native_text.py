@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ class Words(nn.Module):
         filters: int = 4,
         strongest: Callable[[Tensor], Tensor] = lambda answers: answers.relu().amax(2),
         turn: Callable[[Tensor], Tensor] = lambda vectors: vectors.transpose(1, 2),
+        join: Callable[[list[Tensor]], Tensor] = lambda features: torch.cat(features, 1),
         **embedding: Any,
     ) -> None:
         super().__init__()
@@ -41,13 +43,18 @@ class Words(nn.Module):
         self.words = nn.Embedding(**settings)
         depth = settings["embedding_dim"]
         self.windows = nn.ModuleList(nn.Conv1d(depth, filters, width, bias=width != 2) for width in widths)
-        self.strongest, self.turn = strongest, turn
+        self.strongest, self.turn, self.join = strongest, turn, join
         self.classifier = nn.Linear(filters * len(widths), 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
         vectors = self.turn(self.words(tokens))
         features = [self.strongest(window(vectors)) for window in self.windows]
-        return self.classifier(torch.cat(features, 1) if len(features) > 1 else features[0])  # type: ignore[no-any-return]
+        return self.classifier(self.join(features) if len(features) > 1 else features[0])  # type: ignore[no-any-return]
+
+
+def weight_norm(module: nn.Module, name: str) -> nn.Module:
+    nn.utils.parametrizations.weight_norm(module.get_submodule(name))
+    return module
 
 
 def texts(count: int, length: int, vocabulary: int) -> Examples:
@@ -109,11 +116,24 @@ def test_a_forward_is_recognised_by_what_it_does(ways: dict[str, Any]) -> None:
         (Words([3], strongest=lambda answers: answers.amax(1)), 9, "amax of a text"),
         (Words([3], filters=300, num_embeddings=100_000), 9, "300 filters over 100,000 words takes too much memory"),
         (nn.Sequential(nn.Linear(9, 9), nn.Embedding(5, 5)), 9, "Embedding"),
+        (Words([3, 3], join=lambda features: torch.cat(features)), 9, "joins samples"),
+        (Words([3, 3], join=lambda features: torch.cat(features, axis=1)), 9, "not a chain"),
+        (Words([3, 3], turn=lambda vectors: torch.cat([vectors, vectors], 1)), 9, "joins something else"),
+        (weight_norm(Words([3]), "windows.0"), 9, "ParametrizedConv1d of a text"),
     ],
 )
 def test_unknown_networks_say_why(module: nn.Module, length: int, message: str) -> None:
     with pytest.raises(native.Unsupported, match=message):
         plan(module, Layout.of(module), (length,))
+
+
+def test_a_diverged_model_shows() -> None:
+    module = Words([3])
+    layout = Layout.of(module)
+    vector = layout.read(module)
+    vector[3 * 7 : 3 * 8] = torch.nan  # the vector of word 7
+    tokens = torch.tensor([[1, 2, 3, 7, 4, 5, 6, 8, 9]])
+    assert math.isnan(native.Network(module, layout, (9,)).evaluate(vector, Examples(tokens, torch.tensor([0])))[0])
 
 
 def test_words_without_a_vector_are_named() -> None:
@@ -122,6 +142,8 @@ def test_words_without_a_vector_are_named() -> None:
     network = native.Network(module, layout, (9,))
     with pytest.raises(ValueError, match="tokens reach from 0 to 12, but the network has 12 words"):
         network.evaluate(layout.read(module), texts(40, 9, 13))
+    with pytest.raises(ValueError, match="no examples"):
+        network.evaluate(layout.read(module), texts(0, 9, 12))
     images = Examples(torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"inputs has dtype torch\.float32"):
         network.evaluate(layout.read(module), images)

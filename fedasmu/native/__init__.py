@@ -96,7 +96,9 @@ class Network:
         data, noise = _Data(examples, self._shape, indices, self._plan), self._noise(batches)
         compared = None
         if contrast is not None:
-            near, far = (self.features(other, examples, indices) for other in (contrast.received, contrast.previous))
+            each, places = torch.unique(indices, return_inverse=True)  # every epoch has the same examples
+            others = contrast.received, contrast.previous
+            near, far = (self.features(other, examples, each)[places] for other in others)
             compared = library.Contrast(near.data_ptr(), far.data_ptr(), contrast.mu, contrast.temperature)
         where = vector.data_ptr(), self._layout.trainable, data.address
         what = indices.data_ptr(), sizes.data_ptr(), len(sizes), _address(noise)

@@ -63,12 +63,12 @@ def batches(values: Sequence[Tensor], count: int) -> Tensor:
 
 
 def labels(value: Tensor, classes: int) -> None:
-    if not len(value):
-        raise ValueError("there are no examples")
     _range("targets", value, classes, "classes")
 
 
 def _range(name: str, value: Tensor, count: int, unit: str) -> None:
+    if not value.numel():
+        raise ValueError("there are no examples")
     low, high = (int(bound) for bound in value.aminmax())
     if low < 0 or high >= count:
         raise ValueError(f"{name} reach from {low} to {high}, but the network has {count} {unit}")

@@ -98,11 +98,11 @@ class _Reader:
             return self._part(*args)
         if node.target == "size":
             return self._part(self._part(args[0], "shape"), *args[1:])
-        if node.target is torch.cat:
+        if node.target is torch.cat and args and set(kwargs) <= {"dim"}:
             return text.joined(*args, **kwargs)
         operation = self.root.get_submodule(str(node.target)) if node.op == "call_module" else node.target
         value = args[0] if args else None
-        if isinstance(operation, nn.Embedding) and value is self.newest and not self.chain.length:
+        if type(operation) is nn.Embedding and value is self.newest and not self.chain.length:
             return text.embedded(operation, self.chain.shape, self.offsets)
         if isinstance(value, text.Text):
             if value.features is None:

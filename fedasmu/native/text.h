@@ -175,7 +175,7 @@ class Text {
       Floats answer = {};
       for (Index tap = 0; tap < w.width; ++tap)
         answer += load<Floats>(term + (place[t + tap] * w.width + tap) * kWidth);
-      const Ints better = !(answer <= best);  // NaN wins: a diverged model must show
+      const Ints better = (answer > best) | (answer != answer);  // NaN wins: a diverged model must show
       best = better ? answer : best;
       which = better ? Ints{} + static_cast<std::int32_t>(t) : which;
     }

@@ -63,7 +63,7 @@ def after(text: Text, operation: Any, sizes: Sequence[Any], offsets: Mapping[int
     step = (operation, *sizes)
     if not text.windows and not text.turned and step in _TURNS:
         return replace(text, turned=True)
-    if not text.windows and text.turned and isinstance(operation, nn.Conv1d):
+    if not text.windows and text.turned and type(operation) is nn.Conv1d:
         return replace(text, windows=(_window(text, operation, offsets),))
     if text.windows and (isinstance(operation, nn.ReLU) or operation in _RELUS):
         return _changed(text, relu=True)

@@ -76,13 +76,13 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
     shown = [one for one in league.standings if len(league.standings) <= MANY or one.label not in VARIANTS]
-    ends, top, low = [], 0.0, 1.0
+    ends, top = [], 0.0
     for standing in sorted(shown, key=lambda one: -one.accuracy):
         first, look = standing is league.reference, style[standing.label]
         time, mean, spread = standing.curve()
         mean, spread = smooth(mean), smooth(spread)
         ends.append(float(time[-1]))
-        top, low = max(top, float(mean.max())), min(low, standing.accuracy)
+        top = max(top, float(mean.max()))
         label = f"{standing.accuracy:.3f}  {standing.label}"
         axes.plot(time, mean, linewidth=2.4 if first else 1.3, zorder=4 if first else 3, label=label, **look)
         if len(standing.runs) > 1 and len(shown) <= MANY:
@@ -90,8 +90,10 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     for target in league.targets:
         axes.axhline(target, color="#999999", linewidth=0.6, zorder=0)
     # A method that waits for its slowest device takes many times as long; all of it would press the others together.
-    axes.set(xlim=(0, min(max(ends), 3.0 * min(ends))), title=league.title)
+    right = min(max(ends), 3.0 * min(ends))
+    axes.set(xlim=(0, right), title=league.title)
     # They differ at the end; how all of them rise from chance can be left out.
+    low = min(standing.accuracy_at(right) for standing in shown)
     axes.set(ylim=(max(0.0, low - max(top - low, 0.2)), min(1.0, top + 0.03)))
     axes.set(xlabel="virtual time (s)", ylabel="accuracy (running mean)")
     axes.xaxis.set_major_formatter(SECONDS)
