@@ -44,7 +44,8 @@ def looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def draw(leagues: Sequence[League], out: Path) -> list[Path]:
     """All figures that these leagues give."""
-    style = looks(list(dict.fromkeys(standing.label for league in leagues for standing in league.standings)))
+    labels = dict.fromkeys(standing.label for league in leagues for standing in league.standings)
+    style = looks(sorted(labels, key=VARIANTS.__contains__))  # the plain lines for those that every figure shows
     written: list[Path] = []
     with matplotlib.rc_context(STYLE):
         for league in leagues:
