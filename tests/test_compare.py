@@ -237,6 +237,17 @@ def test_a_method_that_is_slow_is_expected_to_stay_slow(recipe: Path) -> None:
     assert estimate.left() == pytest.approx(80.0)
 
 
+def test_a_task_is_expected_to_cost_what_it_has_cost(recipe: Path) -> None:
+    """fedasync takes 1 s an upload here and 0.1 s with another model, of which fedavg has not been seen either."""
+    here, *_ = make(recipe)
+    other = make(recipe, out="other", overrides=["model=mlp"])
+    estimate = Estimate([here, *other], workers=1)
+    for cell, uploads, seconds in ((here, 20, 20.0), (other[0], 10, 1.0)):
+        seen = estimate.seen[cell.directory]
+        seen.uploads, seen.seconds, seen.over = uploads, seconds, uploads == 20
+    assert estimate.left() == pytest.approx(1.0 + 2.0)  # ten uploads of fedasync and twenty of fedavg
+
+
 def test_tuned_settings_are_used(recipe: Path) -> None:
     tuned = recipe.parent / "tuned.json"
     tuned.write_text(json.dumps({"best": {"fedasync": ["algorithm.alpha=0.9", "local.lr=0.2"]}}))

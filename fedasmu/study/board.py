@@ -29,7 +29,7 @@ class Seen:
 
 
 class Estimate:
-    """How long the rest will take, from the seconds that an upload of each method took so far."""
+    """How long the rest will take, from the seconds that an upload of each method on each task took so far."""
 
     def __init__(self, cells: Sequence[Cell], workers: int) -> None:
         self.workers = workers
@@ -38,23 +38,28 @@ class Estimate:
 
     def left(self) -> float | None:
         """Seconds; None as long as nothing is known."""
-        seconds: dict[str, float] = defaultdict(float)
-        uploads: dict[str, int] = defaultdict(int)
+        seconds: dict[tuple[str, ...], float] = defaultdict(float)
+        uploads: dict[tuple[str, ...], int] = defaultdict(int)
         for cell in self.cells:
             seen = self.seen[cell.directory]
             if seen.uploads > seen.first:
-                seconds[cell.label] += seen.seconds
-                uploads[cell.label] += seen.uploads - seen.first
+                for like in _likenesses(cell):
+                    seconds[like] += seen.seconds
+                    uploads[like] += seen.uploads - seen.first
         if not uploads:
             return None
-        usual = sum(seconds.values()) / sum(uploads.values())
-        rate = {label: seconds[label] / uploads[label] for label in uploads}
-        open_cells = [cell for cell in self.cells if not self.seen[cell.directory].over]
-        work = [
-            (cell.config.stop.uploads - self.seen[cell.directory].uploads) * rate.get(cell.label, usual)
-            for cell in open_cells
-        ]
+        work = []
+        for cell in (cell for cell in self.cells if not self.seen[cell.directory].over):
+            like = next(like for like in _likenesses(cell) if like in uploads)
+            missing = cell.config.stop.uploads - self.seen[cell.directory].uploads
+            work.append(missing * seconds[like] / uploads[like])
         return max(sum(work) / self.workers, max(work, default=0.0))
+
+
+def _likenesses(cell: Cell) -> tuple[tuple[str, ...], ...]:
+    """What a cell has in common with others whose cost is known, the most telling first: all, the task, nothing."""
+    task = cell.config.model.name, cell.config.data.name
+    return (*task, cell.label), task, ()
 
 
 class Board:
