@@ -29,6 +29,7 @@ struct Batch {
   const float* noise;  // what the dropouts multiply by, [dropout][sample][feature]; null: they are off
   const Contrast* contrast;  // null: there is none
   Index operator[](Index i) const { return indices ? indices[i] : i; }
+  Index live(Index first, Index most) const { return std::min(most, size - first); }  // samples of a block
 };
 
 struct Score {
@@ -82,7 +83,7 @@ template <int L> class Block {
 
   // Cross-entropy, and its gradient divided by the size of the batch.
   void score(const Data& data, const Batch& batch, Index first, Score& total) {
-    const Index classes = layers_.back().out.channels, live = std::min<Index>(L, batch.size - first);
+    const Index classes = layers_.back().out.channels, live = batch.live(first, L);
     const float* z = values_.back().data();
     float* d = deltas_.back().data();
     for (Index s = 0; s < L; ++s) {
@@ -122,17 +123,17 @@ template <int L> class Block {
       if (l.kind == Kind::kConvolution) convolve_weights<L>(l, d, x, gradient + l.weight, scratch);
       if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
       if (i == first && !text_) break;
+      const bool contrasted = batch.contrast && i + 1 == layers_.size();  // its gradient is in dx already
       switch (l.kind) {
         case Kind::kConvolution: convolve_back<L>(l, packed_.data() + l.packed + l.one_way(), d, dx, scratch); break;
-        case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx, batch.contrast && i + 1 == layers_.size()); break;
+        case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, dx, contrasted); break;
         case Kind::kMaximum: maximum_back<L>(l, choice(i), d, dx); break;
         case Kind::kFlatten: flatten<L>(l.in, d, dx, true); break;
         case Kind::kDropout: drop(l, batch, sample, d, dx); break;
       }
     }
     if (text_)
-      text_->backward<L>(vector, sample % Text::kTexts, std::min<Index>(L, batch.size - sample),
-                         deltas_.front().data(), gradient);
+      text_->backward<L>(vector, sample % Text::kTexts, batch.live(sample, L), deltas_.front().data(), gradient);
   }
 
  private:
@@ -150,7 +151,7 @@ template <int L> class Block {
 
   // Its gradient waits where that of the last layer will be added.
   void score_contrast(const Contrast& c, const Batch& batch, Index first, Score& total) {
-    const Index count = layers_.back().in.channels, live = std::min<Index>(L, batch.size - first);
+    const Index count = layers_.back().in.channels, live = batch.live(first, L);
     const float* z = values_[layers_.size() - 1].data();
     float* d = deltas_[layers_.size() - 1].data();
     std::fill_n(d, count * L, 0.0f);
@@ -175,7 +176,7 @@ template <int L> class Block {
   static double length(double square) { return std::max(std::sqrt(square), 1e-8); }  // as in PyTorch
 
   static void drop(const Layer& l, const Batch& batch, Index first, const float* from, float* to) {
-    const Index features = l.out.channels, live = std::min<Index>(L, batch.size - first);
+    const Index features = l.out.channels, live = batch.live(first, L);
     if (!batch.noise) return static_cast<void>(std::copy_n(from, features * L, to));
     for (Index s = 0; s < L; ++s) {
       const float* noise = batch.noise + l.noise * batch.size + (first + std::min(s, live - 1)) * features;
@@ -190,7 +191,7 @@ template <int L> class Block {
       for (Index s = 0; s < count; ++s) texts[s] = inputs + batch[first + s] * text_->length();
       text_->read(vector, texts, count);
     }
-    text_->forward<L>(first % Text::kTexts, std::min<Index>(L, batch.size - first), values_.front().data());
+    text_->forward<L>(first % Text::kTexts, batch.live(first, L), values_.front().data());
   }
 
   // Samples lie one after the other in the data and side by side in a block: a transposition, a line at a time. A line
@@ -198,7 +199,7 @@ template <int L> class Block {
   template <class Number> void read_as(const Number* inputs, const Data& data, const Batch& batch, Index first) {
     const Map& map = layers_.front().in;
     const bool image = map.height * map.width > 1;
-    const Index live = std::min<Index>(L, batch.size - first), lines = image ? map.channels * map.height : 1;
+    const Index live = batch.live(first, L), lines = image ? map.channels * map.height : 1;
     const Index length = image ? map.width : map.channels, size = lines * length;
     const Number* sample[L];
     for (Index s = 0; s < L; ++s) sample[s] = inputs + batch[first + std::min(s, live - 1)] * size;

@@ -47,14 +47,14 @@ class Engine {
   void features(const float* vector, const Data& data, const Batch& batch, float* to) {
     if (text_) text_->pack_weights(vector);
     wide_.pack_weights(vector);
-    for (Index first = 0; first < batch.size; first += 16, to += 16 * layers_.back().in.channels) {
+    for (Index first = 0; first < batch.size; first += 16) {
       wide_.read(vector, data, batch, first);
       wide_.forward(vector, batch, first, false);
-      wide_.features(std::min<Index>(16, batch.size - first), to);
+      wide_.features(batch.live(first, 16), to + first * width());
     }
   }
 
-  Index width() const { return layers_.back().in.channels; }
+  Index width() const { return layers_.back().in.channels; }  // how many features
 
   // Hands out the gradient and forgets it.
   void take_gradient(float* to, Index trainable) {

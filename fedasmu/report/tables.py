@@ -78,22 +78,12 @@ def main_table(league: League) -> Grid:
         for standing in league.standings
     )
     times = (f"s to {target:g}" for target in targets)
-    header = (
-        "method",
-        "accuracy",
-        f"at {league.common_time:,.0f} s",
-        "best",
-        *times,
-        "staleness",
-        "discarded",
-        "MB down",
-        "MB up",
-        "wall s",
-    )
+    when = f"at {league.common_time:,.0f} s"
+    header = ("method", "accuracy", when, "best", *times, "staleness", "discarded", "MB down", "MB up", "wall s")
     seeds = max(len(standing.runs) for standing in league.standings)
     note = (
         f"Means over {seeds} seed{'s' * (seeds > 1)}; accuracy: the last 20 evaluations, ± standard deviation; "
-        f"at {league.common_time:,.0f} s: those before that virtual time, which all runs reached. "
+        f"{when}: those before that virtual time, which all runs reached. "
         f"Times: median virtual seconds, and in brackets how many times as long as {league.reference.label}."
     )
     return Grid(league.title, header, rows, note)
@@ -157,9 +147,8 @@ def write_csv(leagues: Sequence[League]) -> str:
         "accuracy_at_common_time",
         *means,
         *sent,
-        "fresh_mb",
-        "accuracy_per_mb",
     ]
+    names += ["fresh_mb", "accuracy_per_mb"]
     writer.writerow(names + times)
     for league in leagues:
         for one in league.standings:
