@@ -137,18 +137,8 @@ def write_csv(leagues: Sequence[League]) -> str:
     times = [f"{what}_{target:g}" for target in targets for what in ("time_to", "reached", "times_as_long", "mb_to")]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    names = [
-        "task",
-        "method",
-        "seeds",
-        "accuracy",
-        "accuracy_sd",
-        "common_time",
-        "accuracy_at_common_time",
-        *means,
-        *sent,
-    ]
-    names += ["fresh_mb", "accuracy_per_mb"]
+    finals = ("accuracy", "accuracy_sd", "common_time", "accuracy_at_common_time")
+    names = ["task", "method", "seeds", *finals, *means, *sent, "fresh_mb", "accuracy_per_mb"]
     writer.writerow(names + times)
     for league in leagues:
         for one in league.standings:
