@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,8 +176,8 @@ def test_a_network_that_drops_from_images_is_only_evaluated(dropout: nn.Module) 
     assert network.evaluate(layout.read(module), data)[0] == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "EXTENSION_SUFFIXES", [".nowhere"])
+def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
     monkeypatch.setattr(library, "best", library.best.__wrapped__)
     monkeypatch.setattr(library, "load", library.load.__wrapped__)
     assert "no C++ compiler" in str(native.available())

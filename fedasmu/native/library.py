@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+FOLDER = Path(__file__).parent
 VARIANTS = ("base", "avx2", "avx512")  # the same source, compiled for other instruction sets: setup.py
 
 _number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -43,15 +43,14 @@ _SIGNATURES = {
 @cache
 def load(variant: str) -> ctypes.CDLL:
     """One variant of the engine; OSError if it was not built or does not load."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_engine_{variant}{suffix}")
-        if path.exists():
-            library = ctypes.CDLL(str(path))
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-            return library
-    raise OSError("the native library was not built: no C++ compiler was found when fedasmu was installed")
+    path = FOLDER / f"_engine_{variant}.so"
+    if not path.exists():
+        raise OSError("the native library was not built: no C++ compiler was found when fedasmu was installed")
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 @cache
