@@ -40,7 +40,15 @@ bench: install  ## measure the simulator and the native engine against the bare 
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/engine.py
 
+docs: install  ## build the documentation site in build/site
+	$(BIN)/python -m sphinx -b html -q -W --keep-going docs build/site
+	@echo "open build/site/index.html"
+
+coverage: install  ## run the tests and say which share of the lines they reach
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest-cov
+	$(BIN)/python -m pytest -n 2 --cov=fedasmu --cov-report=term:skip-covered $(ARGS)
+
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-.PHONY: help install run test check format format-check lint types bench clean
+.PHONY: help install run test check format format-check lint types bench docs coverage clean

@@ -79,3 +79,17 @@ def test_links_within_the_docs_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_decision_is_in_the_index_under_its_own_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    titles = {path.name: path.read_text().partition("\n")[0] for path in sorted(folder.glob("0*.md"))}
+    lines = [f"- [{title[2:6]}]({name}) {title[8:]}" for name, title in titles.items()]
+    listed = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("- ")]
+    assert listed == lines
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", str(ROOT / "docs"), "site")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "algorithms" / "fedasmu.html").is_file()
