@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import nn
@@ -14,17 +13,15 @@ from fedasmu.data.federated import FederatedData
 from fedasmu.environment import expected_data, federated_data, fleet, network
 from fedasmu.errors import UserError
 from fedasmu.native import Network
+from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
 from fedasmu.protocol import Model, Workload
 from fedasmu.record import SHELVES, Record
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
 from fedasmu.simulation.memories import Memories
-from fedasmu.simulation.pool import Inline, Job, Pool, Processes, timing_only
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.training import Trainer, native_network
 from fedasmu.vector import Layout
-
-Workers = int | Literal["inline"]
 
 
 class Build:
@@ -77,14 +74,7 @@ class Build:
     def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
         if self.config.timing_only:
             return Inline(timing_only)
-        trainer = self.trainer()
-        if workers == "inline":
-            return Inline(trainer.perform)
-
-        def waiting(job: Job, seconds: float) -> None:
-            say(f"still waiting for device {job.device} (task {job.task}) after {seconds:.0f} s")
-
-        return Processes(trainer.perform, workers, self.layout.bytes, stopping, waiting)
+        return factory(workers)(Site(self.trainer().perform, self.layout.bytes, stopping, say))
 
     def simulator(self, pool: Pool, record: Record, observe: Callable[[Simulator], None]) -> Simulator:
         config, local = self.config, self.config.local

@@ -23,9 +23,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedasmu
-from fedasmu import checkpoint, failure
+from fedasmu import checkpoint, failure, pools
 from fedasmu import config as recipes
-from fedasmu.build import Build, Workers
+from fedasmu.build import Build
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import DeviceError, Interrupted, UserError
@@ -71,7 +71,7 @@ class Experiment:
         self,
         out: str | Path | None = None,
         *,
-        workers: Workers = "inline",
+        workers: pools.Workers = "inline",
         resume: bool = False,
         overwrite: bool = False,
         trackers: Sequence[str | Tracker] = (),
@@ -80,8 +80,7 @@ class Experiment:
     ) -> Result:
         """Train to the end of the budget and leave everything in `out` (runs/<name> unless given)."""
         directory = Path(out) if out is not None else Path("runs") / self.config.name
-        if workers != "inline" and (not isinstance(workers, int) or workers < 1):
-            raise UserError(f"workers = {workers}: must be 1 or more, or inline")
+        pools.factory(workers)
         if resume and (directory / "summary.json").exists():
             say(f"{directory} is finished already")
             return Result(directory)
@@ -130,7 +129,7 @@ def _execute(
     simulator: Simulator,
     directory: Path,
     resume: bool,
-    workers: Workers,
+    workers: pools.Workers,
     stopping: threading.Event,
     say: Callable[[str], None],
 ) -> Result:
@@ -171,7 +170,7 @@ def _execute(
     return Result(directory)
 
 
-def _conclude(build: Build, simulator: Simulator, directory: Path, workers: Workers, wall: float) -> None:
+def _conclude(build: Build, simulator: Simulator, directory: Path, workers: pools.Workers, wall: float) -> None:
     """Write the model and the summary; a finished run needs no checkpoint any more."""
     if not build.config.timing_only:
         save_file(build.layout.tensors(simulator.server.model.vector), directory / "model.safetensors")
@@ -194,7 +193,7 @@ def _conclude(build: Build, simulator: Simulator, directory: Path, workers: Work
         "bytes_down": simulator.meter.tally.bytes_down,
         "bytes_up": simulator.meter.tally.bytes_up,
         "wall_seconds": round(wall, 3),
-        "workers": workers,
+        "workers": pools.name(workers),
         **surroundings(),
     }
     write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")

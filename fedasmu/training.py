@@ -159,6 +159,10 @@ class Trainer:
         self._module, self._layout, self._given, self._place = module, layout, data, torch.device(device)
         self.batch, self.epochs, self.augment, self.native = batch, epochs, augment, native
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the process that unpickles it makes for itself."""
+        return {name: value for name, value in vars(self).items() if name not in ("torch", "data")}
+
     @cached_property
     def torch(self) -> TorchEngine:
         return TorchEngine(self._module, self._layout, self._place)

@@ -1,4 +1,4 @@
-"""Imports point one way: protocol <- vector <- algorithms <- server <- simulation <- build <- experiment <- cli."""
+"""Imports point one way, from the command line down to the vocabulary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fedasmu"
-ORDER = ("protocol", "vector", "algorithms", "server", "simulation", "build", "experiment", "cli")
+ORDER = ("protocol", "vector", "algorithms", "server", "pools", "simulation", "build", "experiment", "cli")
 
 
 def imported(path: Path) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import blobs, settings, softmax
+from conftest import Run, blobs, outputs, settings, softmax
 from torch import Tensor, nn
 
 from fedasmu import Experiment, failure
 from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.pools import Inline, Job, Pool, Processes, Site, timing_only
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained
-from fedasmu.simulation.pool import Inline, Job, Pool, Processes, timing_only
-from fedasmu.training import Trainer
+from fedasmu.training import Trainer, native_network
 from fedasmu.vector import Layout
 
 
@@ -48,7 +49,7 @@ def processes() -> Iterator[MakePool]:
     made: list[Processes] = []
 
     def make(workers: int = 2, **options: Any) -> Processes:
-        made.append(Processes(perform, workers, 16, **options))
+        made.append(Processes(Site(perform, 16, **options), workers))
         return made[-1]
 
     yield make
@@ -67,7 +68,7 @@ def test_the_same_answers_inline_and_in_processes() -> None:
         Probe(start, 1, gradient=True),
         Evaluate(start),
     ]
-    pools: list[Pool] = [Inline(trainer.perform), Processes(trainer.perform, 2, layout.bytes)]
+    pools: list[Pool] = [Inline(trainer.perform), Processes(Site(trainer.perform, layout.bytes), 2)]
     answers = []
     for pool in pools:
         tickets = [pool.submit(Job(command, 3, 0, 77), 0.0) for command in commands]
@@ -78,6 +79,39 @@ def test_the_same_answers_inline_and_in_processes() -> None:
         for name in inline.__slots__:
             one, other = getattr(inline, name), getattr(process, name)
             assert torch.equal(one, other) if isinstance(one, Tensor) else one == other
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_a_pickled_trainer_gives_the_same_answers(engine: str) -> None:
+    module = softmax()
+    layout = Layout.of(module)
+    start = layout.read(module)
+    network, _ = native_network(engine, module, layout, (20,), "cpu")
+    trainer = Trainer(module, layout, blobs(), 8, 2, native=network)
+    command = Train(start, range(7), 0.1)
+    expected = trainer.perform(command, 3, 77)  # also makes what must not be pickled
+    answer = pickle.loads(pickle.dumps(trainer.perform))(command, 3, 77)
+    assert torch.equal(answer.vector, expected.vector)
+    assert answer.loss == expected.loss
+
+
+def test_a_run_takes_a_pool_of_ones_own(run: Run) -> None:
+    sites: list[Site] = []
+
+    def borrowed(site: Site) -> Pool:
+        sites.append(site)
+        return Inline(site.perform)
+
+    result = run(borrowed)
+    assert len(sites) == 1
+    assert result.summary["workers"] == "borrowed"
+    assert outputs(result) == outputs(run("inline"))
+
+
+@pytest.mark.parametrize("workers", [0, -1, "many", 1.5, None])
+def test_workers_that_nobody_can_make_are_refused(workers: Any, run: Run) -> None:
+    with pytest.raises(UserError, match=r"workers = .*: must be 1 or more, or inline"):
+        run(workers)
 
 
 def test_models_larger_than_the_shared_lane_still_travel(processes: MakePool) -> None:
@@ -129,7 +163,7 @@ def test_an_unwanted_result_is_dropped(processes: MakePool) -> None:
     answer = pool.result(pool.submit(job(4), 2.0))
     assert isinstance(answer, Trained)
     assert answer.loss == 4
-    assert not pool._jobs
+    assert not len(pool._backlog)
     assert not pool._done
     assert not pool._unwanted
 
@@ -194,16 +228,19 @@ def test_waiting_ends_when_the_user_asks_to_stop(processes: MakePool) -> None:
 
 
 def test_long_waits_are_explained(processes: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedasmu.simulation.pool.PATIENCE", 0.0)
-    heard: list[int] = []
-    pool = processes(1, on_wait=lambda waited, seconds: heard.append(waited.device))
+    monkeypatch.setattr("fedasmu.pools.contract.PATIENCE", 0.0)
+    heard: list[str] = []
+    pool = processes(1, say=heard.append)
     pool.submit(job(50), 0.0)
     pool.result(pool.submit(job(4), 1.0))
-    assert set(heard) == {4}
+    assert set(heard) == {"still waiting for device 4 (task 4) after 0 s"}
+    heard.clear()
+    pool.result(pool.submit(Job(Evaluate(torch.zeros(1)), -1, -1, 0), 1.0))
+    assert set(heard) <= {"still waiting for the evaluation after 0 s"}
 
 
 def test_closing_leaves_no_process_behind() -> None:
-    pool = Processes(perform, 2, 16)
+    pool = Processes(Site(perform, 16), 2)
     pool.submit(job(50), 0.0)
     pool.close()
     assert not any(worker.process.is_alive() for worker in pool._workers)

@@ -21,6 +21,7 @@ from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, 
 from fedasmu.algorithms.fedavg import Average, LocalSGD
 from fedasmu.config import Config, parse
 from fedasmu.errors import DeviceError
+from fedasmu.pools import Inline, timing_only
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.record import Record
 from fedasmu.schedule import Periodic, Rounds, Schedule
@@ -30,7 +31,6 @@ from fedasmu.shelf import Shelf
 from fedasmu.simulation.clock import Clock, Kind
 from fedasmu.simulation.fleet import Fleet, Profile
 from fedasmu.simulation.memories import Memories
-from fedasmu.simulation.pool import Inline, timing_only
 from fedasmu.simulation.simulator import Simulator
 
 

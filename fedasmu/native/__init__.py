@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +44,7 @@ class Network:
         if reason := available():
             raise Unsupported(reason)
         self._plan = plan(module, layout, tuple(shape))
-        self._layout = layout
-        self._shape = tuple(shape)
+        self._module, self._layout, self._shape = module, layout, tuple(shape)
         self._library = library.best()
         numbers = torch.tensor([layer.numbers() for layer in self._plan.layers])
         text = None if self._plan.text is None else torch.tensor(self._plan.text.numbers())
@@ -52,6 +52,10 @@ class Network:
         if not self._engine:
             raise MemoryError("there is no memory for the network's activations")
         weakref.finalize(self, self._library.engine_free, self._engine)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Compiled anew where it is unpickled: the memory of its activations does not travel."""
+        return Network, (self._module, self._layout, self._shape)
 
     @property
     def untrainable(self) -> str | None:

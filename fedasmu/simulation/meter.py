@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedasmu.pools import Job, Pool
 from fedasmu.protocol import Evaluate, Evaluated, Model, Report
 from fedasmu.record import Record
 from fedasmu.server import Counters
-from fedasmu.simulation.pool import Job, Pool
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedasmu.algorithms.base import Learner
 from fedasmu.errors import DeviceError
+from fedasmu.pools import Job, Pool
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.record import Record
 from fedasmu.server import Aggregation, Server, Verdict
@@ -22,7 +23,6 @@ from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.meter import Meter
-from fedasmu.simulation.pool import Job, Pool
 
 FORWARD = 1 / 3  # of a training step: a loss without its gradient costs one pass of three
 
