@@ -1,0 +1,216 @@
+"""The ledger: every call made to the server, in order, on the disk before anybody is told of what came of it.
+
+Appending is one write by the event loop. One thread brings what was written to the disk; whoever wants to reply waits
+until everything written so far is there, so many replies share one fdatasync. Space is allocated ahead: a full disk
+shows before an act is written, and leaves room for small ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fedasmu.network import failpoint
+from fedasmu.network.segment import Act, Damaged, Segment, opening, packed
+
+STEP = 16 << 20  # bytes allocated ahead
+RESERVE = 1 << 20  # kept for acts without a body when the disk is full
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DiskFull(Exception):
+    """There is no room for this act. Nothing was written."""
+
+
+def die(error: OSError) -> None:
+    """After a failed fsync nobody knows what is on the disk: only a restart, which reads it, can tell."""
+    print(f"error: the disk failed ({error.strerror}); start again with --resume", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+class Ledger:
+    def __init__(
+        self,
+        directory: Path,
+        table: dict[str, Any],
+        *,
+        step: int = STEP,
+        reserve: int = RESERVE,
+        failed: Callable[[OSError], None] = die,
+    ) -> None:
+        """Open a folder of segments, or begin one. The table (run, versions) opens every segment that is written."""
+        self.directory, self.table, self.step, self.reserve, self._failed = directory, table, step, reserve, failed
+        directory.mkdir(parents=True, exist_ok=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fdatasync")
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self.next = 0  # the number of the act that comes next
+        self.size = 0  # bytes of acts appended since the last rotation
+        self.full = False
+        segments = self._segments()
+        if segments:
+            self._go_on(segments)
+        else:
+            self._begin()
+
+    def append(self, act: Act) -> int:
+        """Write an act; the number returned is its own. It is not on the disk before `durable` says so."""
+        parts = packed(act, self._synced, self._salt)
+        length = sum(map(len, parts))
+        self._make_room(length + (self.reserve if act.body else 0))
+        failpoint.reach("ledger.write")
+        try:
+            written = os.pwritev(self._file, parts, self._end)
+        except OSError as error:
+            raise self._refused(error) from None
+        if written != length:
+            raise self._refused(OSError(errno.ENOSPC, "a short write"))
+        failpoint.reach("ledger.written")
+        self.full = False
+        self._end += length
+        self.size += length
+        self.next += 1
+        return self.next - 1
+
+    async def durable(self) -> None:
+        """Wait until everything appended so far is on the disk."""
+        if self._synced >= self._end:
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append((self._end, waiter))
+        if self._flusher is None:
+            self._flusher = loop.create_task(self._flush())
+        await waiter
+
+    def sync(self) -> None:
+        """The same without an event loop: when a run begins, ends or is recovered."""
+        self._bring(self._end)
+
+    def replay(self, first: int) -> Iterator[tuple[int, Act]]:
+        """The acts from this number on."""
+        segments = self._segments()
+        if segments[0][0] > first:
+            raise Damaged(f"{self.directory}: the acts from {first} on are needed, but {segments[0][1].name} is first")
+        for start, path in segments:
+            segment = Segment(path)
+            begin = max(first, start)
+            if start + len(segment.contents.acts) > begin:
+                yield from enumerate(segment.acts(begin - start), begin)
+
+    def rotate(self) -> int:
+        """Begin a new segment. The number returned is that of its first act: what a checkpoint is followed by."""
+        self.sync()
+        os.ftruncate(self._file, self._end)
+        os.fsync(self._file)
+        os.close(self._file)
+        self._begin()
+        return self.next
+
+    def prune(self, before: int) -> None:
+        """Remove the segments that hold no act from this number on."""
+        segments = self._segments()
+        for (_, path), (following, _) in pairwise(segments):
+            if following <= before:
+                path.unlink()
+        failpoint.reach("ledger.pruned")
+        _sync_folder(self.directory)
+
+    def close(self) -> None:
+        self.sync()
+        os.ftruncate(self._file, self._end)
+        os.close(self._file)
+        self._thread.shutdown()
+
+    def _segments(self) -> list[tuple[int, Path]]:
+        """The number of each segment's first act, and its file."""
+        paths = (path for path in self.directory.glob("*.log") if path.stem.isdigit())
+        return sorted((int(path.stem), path) for path in paths)
+
+    def _begin(self) -> None:
+        self._salt = secrets.randbits(32)
+        path = self.directory / f"{self.next:012d}.log"
+        text = opening({**self.table, "salt": self._salt})
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+        _sync_folder(self.directory)
+        self._file = os.open(path, os.O_RDWR)
+        self._end = self._synced = self._allocated = len(text)
+        self.size = 0
+
+    def _go_on(self, segments: list[tuple[int, Path]]) -> None:
+        """After a restart: check every segment, and cut off what was never wholly written at the end of the last."""
+        self.next = segments[0][0]
+        for start, path in segments:
+            segment = Segment(path)
+            contents, last = segment.contents, path == segments[-1][1]
+            if start != self.next or (contents.torn and not last):
+                raise Damaged(f"{path}: acts are missing before it or at its end; bring the ledger back from a backup")
+            if contents.table.get("run") != self.table.get("run"):
+                raise Damaged(f"{path}: belongs to another run")
+            self.next += len(contents.acts)
+        self._salt, self.found = segment.salt, contents.table
+        self._file = os.open(path, os.O_RDWR)
+        os.ftruncate(self._file, contents.end)
+        os.fsync(self._file)
+        self._end = self._synced = self._allocated = contents.end
+
+    def _make_room(self, length: int) -> None:
+        if self._end + length <= self._allocated:
+            return
+        for more in (max(self.step, length), length):
+            try:
+                os.posix_fallocate(self._file, self._allocated, self._end + more - self._allocated)
+            except OSError as error:
+                refused = self._refused(error)
+            else:
+                self._allocated = self._end + more
+                return
+        raise refused
+
+    def _refused(self, error: OSError) -> Exception:
+        if error.errno not in FULL:
+            return error
+        self.full = True
+        return DiskFull(error.strerror)
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiters:
+            await loop.run_in_executor(self._thread, self._bring, self._end)
+            ready = [waiter for goal, waiter in self._waiters if goal <= self._synced]
+            self._waiters = [pair for pair in self._waiters if pair[0] > self._synced]
+            for waiter in ready:
+                if not waiter.done():
+                    waiter.set_result(None)
+        self._flusher = None
+
+    def _bring(self, goal: int) -> None:
+        try:
+            getattr(os, "fdatasync", os.fsync)(self._file)
+        except OSError as error:
+            self._failed(error)
+            raise
+        failpoint.reach("ledger.synced")
+        self._synced = goal
+
+
+def _sync_folder(directory: Path) -> None:
+    """A new, renamed or removed file is not safe before its folder is on the disk."""
+    folder = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

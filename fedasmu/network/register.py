@@ -1,0 +1,156 @@
+"""Who may come: seats and invites, in one SQLite file that the server and `fedasmu keys` both open.
+
+A seat is a place in the federation for ever: its number is the device's number, and it belongs to one public key.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedasmu.network.keys import Invite
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+TABLES = """
+CREATE TABLE IF NOT EXISTS seats (
+  seat INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, key BLOB UNIQUE NOT NULL,
+  examples INTEGER NOT NULL, enrolled REAL NOT NULL, revoked REAL);
+CREATE TABLE IF NOT EXISTS invites (
+  id TEXT PRIMARY KEY, key BLOB NOT NULL, name TEXT, seat INTEGER, uses INTEGER NOT NULL, expires REAL NOT NULL);
+"""
+
+
+class Refused(Exception):
+    """An enrolment cannot be. `code` is for programs, the message for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    seat: int
+    name: str
+    key: bytes
+    examples: int
+    enrolled: float  # wall-clock time, for people
+    revoked: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An invite that is not used up."""
+
+    id: str
+    key: bytes
+    name: str | None
+    seat: int | None
+    uses: int
+    expires: float
+
+
+class Register:
+    def __init__(self, path: Path, seats: int) -> None:
+        self.seats = seats
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+        path.chmod(0o600)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.executescript(TABLES)
+
+    def close(self) -> None:
+        self._database.close()
+
+    @property
+    def changes(self) -> int:
+        """Another number whenever another process has written."""
+        return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+
+    def invite(
+        self, pin: bytes, *, name: str | None = None, seat: int | None = None, uses: int = 1, hours: float = 24.0
+    ) -> Invite:
+        """A new one. Its secret is in what is returned, and nowhere else."""
+        invite = Invite.new(pin)
+        row = (invite.id, invite.key.public, name, seat, uses, time.time() + 3600 * hours)
+        self._database.execute("INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?)", row)
+        return invite
+
+    def find_invite(self, name: str) -> Open | None:
+        row = self._database.execute("SELECT * FROM invites WHERE id = ?", (name,)).fetchone()
+        return None if row is None else Open(*row)
+
+    def enrol(self, invite: str, key: bytes, name: str, examples: int) -> Seat:
+        """Give this key a seat, and use the invite once. The same key gets its seat again and uses nothing."""
+        with self._exclusively():
+            for seat in self.all():
+                if seat.key == key:
+                    if seat.revoked is not None:
+                        raise Refused("revoked", f"the key of device {seat.name!r} was revoked; join with a new key")
+                    return seat
+            opened = self._usable(invite)
+            name = opened.name or name
+            number = self._free(opened, name)
+            row = (number, name, key, examples, time.time(), None)
+            self._database.execute("INSERT INTO seats VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._database.execute("UPDATE invites SET uses = uses - 1 WHERE id = ?", (invite,))
+            return Seat(*row)
+
+    def update(self, seat: int, examples: int) -> None:
+        self._database.execute("UPDATE seats SET examples = ? WHERE seat = ?", (examples, seat))
+
+    def rekey(self, seat: int, key: bytes) -> None:
+        with self._exclusively():
+            if any(other.key == key for other in self.all()):
+                raise Refused("taken", "this key is in use already; make another")
+            self._database.execute("UPDATE seats SET key = ? WHERE seat = ?", (key, seat))
+
+    def revoke(self, name: str) -> Seat | None:
+        """Refuse this device's key from now on. None if there is no such device."""
+        self._database.execute("UPDATE seats SET revoked = ? WHERE name = ? AND revoked IS NULL", (time.time(), name))
+        return next((seat for seat in self.all() if seat.name == name), None)
+
+    def all(self) -> list[Seat]:
+        return [Seat(*row) for row in self._database.execute("SELECT * FROM seats ORDER BY seat")]
+
+    def invites(self) -> list[Open]:
+        return [Open(*row) for row in self._database.execute("SELECT * FROM invites WHERE uses > 0 ORDER BY expires")]
+
+    def _usable(self, invite: str) -> Open:
+        opened = self.find_invite(invite)
+        if opened is None:
+            raise Refused("invite-unknown", "this invite is not of this run; ask for a new one")
+        if opened.uses < 1:
+            raise Refused("invite-used", "this invite was used already; ask for a new one")
+        if opened.expires < time.time():
+            raise Refused("invite-expired", "this invite has expired; ask for a new one")
+        return opened
+
+    def _free(self, opened: Open, name: str) -> int:
+        if not NAME.fullmatch(name):
+            raise Refused("name", f"a device's name has a-z, 0-9, - and _, at most 64 of them; not {name[:80]!r}")
+        taken = {seat.seat: seat.name for seat in self.all()}
+        if name in taken.values():
+            raise Refused("taken", f"there is a device named {name!r} already; choose another with --name")
+        if opened.seat is not None and opened.seat not in taken:
+            return opened.seat
+        free = next((seat for seat in range(self.seats) if seat not in taken), None)
+        if free is None or opened.seat is not None:
+            raise Refused("no-seat", f"all {self.seats} seats of this run are taken; fleet.devices has their number")
+        return free
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Both processes may write: one after the other, and all or nothing."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")

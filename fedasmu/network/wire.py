@@ -1,0 +1,249 @@
+"""Tasks, models and reports as bytes. Whatever arrives is checked against what it must be before it is believed.
+
+A frame is b"FAS1", the length of its head, the head as JSON, then tensors as raw little-endian bytes and nothing more.
+A task's head lists its tensors. A report's does not: the server knows which tensors it wants, so that for every head
+there is exactly one valid length.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedasmu.protocol import Model, Report, Task
+
+MAGIC = b"FAS1"
+VERSION = 1  # of routes and frames
+HEAD = 16_384  # bytes, at most
+NAMES = 64  # of values in a note, at most
+TEXT = 64  # characters of a value, at most
+EXACT = 1 << 53  # whole numbers beyond this are not exact everywhere
+PREFIX = struct.Struct("<4sI")
+NAME = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+DTYPES = {
+    "float32": (torch.float32, "<f4"),
+    "float64": (torch.float64, "<f8"),
+    "float16": (torch.float16, "<f2"),
+    "int64": (torch.int64, "<i8"),
+    "int32": (torch.int32, "<i4"),
+    "uint8": (torch.uint8, "u1"),
+    "bool": (torch.bool, "u1"),
+}
+NAME_OF = {dtype: name for name, (dtype, _) in DTYPES.items()}
+NOT_FINITE = ("nan", "inf", "-inf")
+
+Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+"""The tensors that ride along with a report: name -> dtype and shape."""
+
+
+class Malformed(ValueError):
+    """These bytes are not what they should be. The message says what is wrong, and never repeats them."""
+
+
+def head(data: bytes | bytearray | memoryview) -> tuple[dict[str, Any], memoryview]:
+    """The head of a frame and the bytes that follow it."""
+    view = memoryview(data)
+    if len(view) < PREFIX.size:
+        raise Malformed("the frame is too short")
+    magic, length = PREFIX.unpack(view[: PREFIX.size])
+    if magic != MAGIC:
+        raise Malformed("not a frame of this version")
+    if length > HEAD or PREFIX.size + length > len(view):
+        raise Malformed("the head is longer than it may be")
+    try:
+        text = bytes(view[PREFIX.size : PREFIX.size + length]).decode()
+        fields = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+    except Malformed:
+        raise
+    except (ValueError, RecursionError):
+        raise Malformed("the head is not JSON") from None
+    if not isinstance(fields, dict):
+        raise Malformed("the head is not a table")
+    return fields, view[PREFIX.size + length :]
+
+
+def frame(fields: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
+    text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+    if len(text) > HEAD:
+        raise ValueError(f"the head has {len(text)} bytes: at most {HEAD} can be sent")
+    return b"".join([PREFIX.pack(MAGIC, len(text)), text, *map(_bytes, tensors)])
+
+
+def digest(vector: Tensor) -> str:
+    return sha256(_bytes(vector)).hexdigest()
+
+
+def task_frame(task: Task) -> bytes:
+    """Server -> device. The model comes first, then the tensors of the note."""
+    tensors = {name: value for name, value in task.note.items() if isinstance(value, Tensor)}
+    fields = {
+        "id": task.id,
+        "device": task.device,
+        "version": task.model.version,
+        "sha256": digest(task.model.vector),
+        "lr": task.lr,
+        "seed": task.seed,
+        "share": task.share,
+        "note": {name: value for name, value in task.note.items() if name not in tensors},
+        "tensors": [[name, NAME_OF[value.dtype], list(value.shape)] for name, value in tensors.items()],
+    }
+    return frame(fields, [task.model.vector, *tensors.values()])
+
+
+def read_task(data: bytes | bytearray | memoryview, size: int) -> Task:
+    """What a device makes of a task's frame, when a model has `size` elements."""
+    fields, rest = head(data)
+    _keys(fields, {"id", "device", "version", "sha256", "lr", "seed", "share", "note", "tensors"})
+    shapes = _shapes(fields["tensors"], size)
+    vector, *others = _tensors(rest, [(torch.float32, (size,)), *shapes.values()])
+    if digest(vector) != fields["sha256"]:
+        raise Malformed("the model's digest is another")
+    note = _note(fields["note"]) | dict(zip(shapes, others, strict=True))
+    return Task(
+        _whole(fields["id"]),
+        _whole(fields["device"]),
+        Model(_whole(fields["version"]), vector),
+        _number(fields["lr"]),
+        _whole(fields["seed"], 1 << 63),
+        note,
+        _number(fields["share"]),
+    )
+
+
+def model_frame(model: Model) -> bytes:
+    return frame({"version": model.version, "sha256": digest(model.vector)}, [model.vector])
+
+
+def read_model(data: bytes | bytearray | memoryview, size: int) -> Model:
+    fields, rest = head(data)
+    _keys(fields, {"version", "sha256"})
+    (vector,) = _tensors(rest, [(torch.float32, (size,))])
+    if digest(vector) != fields["sha256"]:
+        raise Malformed("the model's digest is another")
+    return Model(_whole(fields["version"]), vector)
+
+
+def report_frame(report: Report, attachments: Shapes) -> bytes:
+    """Device -> server. The number of examples is not sent: the server knows it.
+
+    A note that is not finite cannot be sent. It makes the report one that the server is to refuse, as its loss says.
+    """
+    plain = {name: value for name, value in report.note.items() if not isinstance(value, Tensor)}
+    sound = all(not isinstance(value, float) or math.isfinite(value) for value in plain.values())
+    loss = float(report.loss) if sound else math.nan
+    fields = {"loss": loss if math.isfinite(loss) else str(loss), "note": plain if sound else {}}
+    return frame(fields, [report.vector, *(report.note[name] for name in sorted(attachments))])
+
+
+def read_report(data: bytes | bytearray | memoryview, size: int, attachments: Shapes, examples: int) -> Report:
+    """What the server makes of a report's frame: every length and every number in it is bounded."""
+    fields, rest = head(data)
+    _keys(fields, {"loss", "note"})
+    loss, note = fields["loss"], _note(fields["note"])
+    if set(note) & set(attachments):
+        raise Malformed("a name stands for two things")
+    names = sorted(attachments)
+    vector, *others = _tensors(rest, [(torch.float32, (size,)), *(attachments[name] for name in names)])
+    loss = float(loss) if isinstance(loss, str) and loss in NOT_FINITE else _number(loss)
+    return Report(vector, examples, loss, note | dict(zip(names, others, strict=True)))
+
+
+def report_lengths(size: int, attachments: Shapes) -> range:
+    """How long a report's frame may be, whatever its head."""
+    tensors = 4 * size + sum(dtype.itemsize * math.prod(shape) for dtype, shape in attachments.values())
+    return range(PREFIX.size + 2 + tensors, PREFIX.size + HEAD + tensors + 1)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().astype(DTYPES[NAME_OF[tensor.dtype]][1], copy=False).tobytes()
+
+
+def _tensors(rest: memoryview, wanted: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> list[Tensor]:
+    if len(rest) != sum(dtype.itemsize * math.prod(shape) for dtype, shape in wanted):
+        raise Malformed("the tensors have another length than they must have")
+    found: list[Tensor] = []
+    for dtype, shape in wanted:
+        length = dtype.itemsize * math.prod(shape)
+        array = np.frombuffer(rest[:length], DTYPES[NAME_OF[dtype]][1])
+        if dtype is torch.bool and array.size and array.max() > 1:
+            raise Malformed("a truth value is neither 0 nor 1")
+        found.append(torch.from_numpy(array.astype(array.dtype.newbyteorder("="))).to(dtype).view(shape))
+        rest = rest[length:]
+    return found
+
+
+def _shapes(table: Any, size: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """The tensors that a task's head announces: none is larger than the model."""
+    if not isinstance(table, list) or len(table) > NAMES:
+        raise Malformed("the tensors are not a list")
+    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for line in table:
+        if not (isinstance(line, list) and len(line) == 3 and isinstance(line[2], list) and len(line[2]) <= 8):
+            raise Malformed("a tensor is a name, a type and a shape")
+        name, dtype, shape = _name(line[0]), line[1], tuple(_whole(side, size + 1) for side in line[2])
+        if not isinstance(dtype, str) or dtype not in DTYPES or math.prod(shape) > size or name in shapes:
+            raise Malformed("a tensor is of no known type, too large, or there twice")
+        shapes[name] = DTYPES[dtype][0], shape
+    return shapes
+
+
+def _note(note: Any) -> dict[str, Any]:
+    if not isinstance(note, dict) or len(note) > NAMES:
+        raise Malformed("the note is not a short table")
+    return {_name(name): _scalar(value) for name, value in note.items()}
+
+
+def _scalar(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if len(value) > TEXT:
+            raise Malformed("a text is too long")
+        return value
+    if isinstance(value, int):
+        _whole(abs(value))
+        return value
+    return _number(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
+        raise Malformed("a number is not finite, or is none")
+    return float(_whole(abs(value)) * (1 if value >= 0 else -1)) if isinstance(value, int) else value
+
+
+def _whole(value: Any, limit: int = EXACT) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < limit:
+        raise Malformed("a whole number is out of its range, or is none")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise Malformed("a name has characters that names do not have")
+    return value
+
+
+def _keys(fields: Mapping[str, Any], wanted: set[str]) -> None:
+    if set(fields) != wanted:
+        raise Malformed("the head has other keys than it must have")
+
+
+def _refuse(constant: str) -> Any:
+    raise Malformed("a number is not finite")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise Malformed("a key is there twice")
+    return table
