@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedasmu import __version__
-from fedasmu.commands import console, paper, recipe_path, reporting, say, split, study, worker_count
+from fedasmu.commands import console, paper, reporting, say, split, study, worker_count
 from fedasmu.errors import DeviceError, Interrupted, UserError
 
 app = typer.Typer(
@@ -114,10 +114,10 @@ def run(
     if repeat_failure and resume is None:
         raise UserError("--repeat-failure goes with --resume DIR: which run's failure?")
     count = worker_count(workers)
-    from fedasmu.config import load
     from fedasmu.experiment import Experiment
     from fedasmu.failure import FOLDER
     from fedasmu.progress import Live
+    from fedasmu.recipe import load
     from fedasmu.report.summary import draw_curve, table
 
     if resume is not None:
@@ -128,7 +128,7 @@ def run(
             return
     else:
         seeds = [] if seed is None else [f"seed={seed}"]
-        config = load(recipe_path(recipe), [*(overrides or []), *seeds])
+        config = load(recipe, [*(overrides or []), *seeds])
         experiment = Experiment(config if budget is None else config.scaled(budget))
     directory = resume or out or Path("runs") / experiment.config.name
     live = Live(console, experiment.config.stop.uploads)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, model_validator
+from pydantic import ConfigDict, Field, InstanceOf, model_validator
 
-from fedasmu.algorithms import Algorithm, FedAvg, Pace, named, settings
-from fedasmu.errors import UserError, did_you_mean
-from fedasmu.fleets import PRESETS_OF_FLEETS, FleetSettings
+from fedasmu.algorithms import Algorithm, Pace
+from fedasmu.errors import UserError
+from fedasmu.fleets import FleetSettings
 from fedasmu.section import AbsolutePath, Section
 
 
@@ -153,131 +149,7 @@ class Config(Section):
         import tomli_w
 
         table = self.model_dump(mode="json", exclude_none=True, exclude={"algorithm"})
-        table["algorithm"] = self.algorithm.model_dump(mode="json", exclude_none=True)
+        table["algorithm"] = self.algorithm.plain()
         if math.isinf(self.stop.time):
             del table["stop"]["time"]
         return tomli_w.dumps(table)
-
-
-def load(path: Path, overrides: Iterable[str] = ()) -> Config:
-    """A recipe from its file, with `key=value` overrides applied."""
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"{path}: the recipe cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
-    table.setdefault("name", path.stem)
-    return parse(override(table, overrides), source=str(path))
-
-
-def override(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Apply `section.key=value`, one after the other.
-
-    A new method drops the settings of the one it replaces. A preset goes before what the recipe says of its keys.
-    """
-    if isinstance(table.get("algorithm"), str):
-        table = table | {"algorithm": {"name": table["algorithm"]}}
-    for text in overrides:
-        dotted, equals, value = text.partition("=")
-        keys = dotted.strip().split(".")
-        if not equals or not all(keys):
-            raise UserError(f"--set {text}: write it as section.key=value, for instance --set local.lr=0.01")
-        parsed = _value(value.strip())
-        if keys == ["algorithm"]:
-            keys = ["algorithm", "name"]
-        if keys == ["algorithm", "name"] and table.get("algorithm", {}).get("name") != parsed:
-            table = table | {"algorithm": _kept(table.get("algorithm", {}), parsed)}
-        if keys[1:] == ["preset"] and isinstance(table.get(keys[0]), dict):
-            decided = _decided(keys[0], parsed)
-            table = table | {keys[0]: {key: own for key, own in table[keys[0]].items() if key not in decided}}
-        table = _put(table, keys, parsed, text)
-    return table
-
-
-def parse(table: Mapping[str, Any], source: str = "the settings") -> Config:
-    """Validate a whole table. Every mistake is listed, each with its key, its value and what is allowed."""
-    algorithm = table.get("algorithm", {})
-    if isinstance(algorithm, str):
-        algorithm = {"name": algorithm}
-    if not isinstance(algorithm, Mapping) or "name" not in algorithm:
-        raise UserError(f"{source}: algorithm.name is missing; see `fedasmu list methods`")
-    problems: list[str] = []
-    method: Algorithm | None = None
-    try:
-        method = settings(algorithm)
-    except ValidationError as error:
-        allowed = set(named(str(algorithm["name"])).model_fields)
-        problems += [_problem(entry, "algorithm.", allowed) for entry in error.errors()]
-    except ValueError as error:
-        problems.append(f"algorithm.name = {algorithm['name']!r}: {error}")
-    try:
-        # Where the method failed its own checks, any other stands in, so that the other sections are checked too.
-        config = Config.model_validate({**table, "algorithm": method or FedAvg()})
-    except ValidationError as error:
-        problems += [_problem(entry, "", _fields(entry["loc"])) for entry in error.errors()]
-    if problems:
-        raise UserError(f"{source}:\n" + "\n".join(f"  {problem}" for problem in problems))
-    return config
-
-
-def _value(text: str) -> Any:
-    """A TOML value, or the text itself."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _put(table: dict[str, Any], keys: list[str], value: Any, text: str) -> dict[str, Any]:
-    key, *rest = keys
-    if not rest:
-        return table | {key: value}
-    inner = table.get(key, {})
-    if key == "model" and isinstance(inner, str):
-        inner = {"name": inner}
-    if not isinstance(inner, dict):
-        raise UserError(f"--set {text}: {key} is not a section")
-    return table | {key: _put(inner, rest, value, text)}
-
-
-def _kept(algorithm: dict[str, Any], name: Any) -> dict[str, Any]:
-    """What a method keeps under another of its names: all but what its names decide. Another method keeps nothing."""
-    try:
-        method = named(str(algorithm["name"]))
-        if named(str(name)) is not method:
-            return {}
-    except (KeyError, ValueError):  # a wrong name is reported later, with all other mistakes
-        return {}
-    decided = {key for preset in method.presets.values() for key in preset}
-    return {key: value for key, value in algorithm.items() if key not in decided}
-
-
-def _decided(section: str, preset: Any) -> set[str]:
-    """The keys that a preset, or a list of them, sets."""
-    known = {"fleet": {name: keys for name, (_, keys) in PRESETS_OF_FLEETS.items()}, "pacing": PACINGS}
-    names = preset if isinstance(preset, list) else [preset]
-    return {key for name in names for key in known.get(section, {}).get(str(name), {})}
-
-
-def _fields(location: tuple[int | str, ...]) -> set[str]:
-    """The keys allowed where an error occurred."""
-    section: type[BaseModel] = Config
-    for part in location[:-1]:
-        field = section.model_fields.get(str(part))
-        inner = None if field is None else field.annotation
-        section = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else Section
-    return set(section.model_fields)
-
-
-def _problem(entry: Any, prefix: str, allowed: set[str]) -> str:
-    key = prefix + ".".join(str(part) for part in entry["loc"] if part not in ("int", "float"))
-    if entry["type"] == "extra_forbidden":
-        (section, dot, name), known = key.rpartition("."), sorted(allowed)
-        hint = did_you_mean(name, known, prefix=section + dot)
-        return f"{key}: unknown key" + (hint or f"; allowed: {', '.join(known)}")
-    message = entry["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    if entry["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    return f"{key} = {json.dumps(entry['input'], default=str)}: {message}"

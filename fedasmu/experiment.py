@@ -24,11 +24,11 @@ from torch import nn
 
 import fedasmu
 from fedasmu import checkpoint, failure, pools
-from fedasmu import config as recipes
 from fedasmu.build import Build
-from fedasmu.config import Config
+from fedasmu.config import Config, Network
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.recipe import load, parse
 from fedasmu.record import SHELVES, Record, check_free, make_free, write_whole
 from fedasmu.result import Result
 from fedasmu.simulation.simulator import Simulator
@@ -47,9 +47,9 @@ class Experiment:
         model: Callable[[], nn.Module] | None = None,
         data: FederatedData | None = None,
     ) -> None:
-        config = settings if isinstance(settings, Config) else recipes.parse(settings)
+        config = settings if isinstance(settings, Config) else parse(settings)
         if model is not None:
-            config = config.model_copy(update={"model": recipes.Network(name=IN_PYTHON)})
+            config = config.model_copy(update={"model": Network(name=IN_PYTHON)})
         if data is not None:
             named = config.data.model_copy(update={"name": IN_PYTHON})
             config = config.model_copy(update={"data": named})
@@ -57,7 +57,7 @@ class Experiment:
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Iterable[str] = (), **own: Any) -> Experiment:
-        return cls(recipes.load(Path(path), overrides), **own)
+        return cls(load(path, overrides), **own)
 
     @classmethod
     def of_run(cls, directory: str | Path, **own: Any) -> Experiment:
@@ -65,7 +65,7 @@ class Experiment:
         path = Path(directory) / "config.toml"
         if not path.is_file():
             raise UserError(f"{directory}: nothing to resume there: it has no config.toml")
-        return cls(recipes.load(path), **own)
+        return cls(load(path), **own)
 
     def run(
         self,

@@ -69,6 +69,8 @@ class FleetSettings(Section):
         names = table.get("preset", "base")
         merged: dict[str, Any] = {}
         for name in names if isinstance(names, list) else [names]:
+            if isinstance(name, str) and "," in name:
+                raise ValueError(f"preset: several are a list: {[part.strip() for part in name.split(',')]}")
             if not isinstance(name, str) or name not in PRESETS_OF_FLEETS:
                 known = f"allowed: {', '.join(PRESETS_OF_FLEETS)}"
                 raise ValueError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,8 +52,10 @@ def datasets() -> Rows:
 
 
 def recipes() -> Rows:
+    from fedasmu.packaged import RECIPES
+
     rows = []
-    for path in sorted((Path(__file__).parent / "recipes").glob("*.toml")):
+    for path in sorted(RECIPES.glob("*.toml")):
         text = path.read_text()
         model, method = tomllib.loads(text).get("model"), tomllib.loads(text)["algorithm"]["name"]
         description = text.splitlines()[0].removeprefix("# ")

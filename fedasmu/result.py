@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 SETTLED = 20  # evaluations that the final accuracy is the mean of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Result:
     directory: Path
 
-    def __post_init__(self) -> None:
+    def __init__(self, directory: str | Path) -> None:
+        object.__setattr__(self, "directory", Path(directory))
         if not (self.directory / "metrics.csv").is_file():
             raise UserError(f"{self.directory}: not a run directory: it has no metrics.csv")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from fedasmu import config as recipes
+from fedasmu import recipe as recipes
 from fedasmu.record import COLUMNS
 from fedasmu.result import Result
 

@@ -13,8 +13,9 @@ from conftest import Run, blobs, settings, softmax
 from torch import nn
 
 import fedasmu
-from fedasmu import Experiment, FederatedData, Result
+from fedasmu import Experiment, FederatedData, Result, data
 from fedasmu.errors import UserError
+from fedasmu.report.page import write_page
 
 RECIPE = """
 model = "softmax"
@@ -74,6 +75,15 @@ def test_the_time_to_a_target(run: Run) -> None:
     assert result.time_to(1.01) is None
 
 
+def test_paths_may_be_strings(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    one, two = run(), run(seed=1)
+    frame = fedasmu.load_runs(str(tmp_path))
+    assert Result(frame.directory[0]).accuracy == one.accuracy
+    assert write_page([str(one.directory), str(two.directory)], str(tmp_path / "page.html")).is_file()
+    assert data.load("fashion-mnist-small", str(tmp_path)).name == "fashion-mnist-small"
+
+
 def test_the_curve_as_a_frame(run: Run) -> None:
     pandas = pytest.importorskip("pandas")
     frame = run().frame()
@@ -108,7 +118,7 @@ def test_the_events(run: Run) -> None:
 
 def test_a_result_is_read_from_any_run_directory(run: Run, tmp_path: Path) -> None:
     result = run()
-    again = Result(result.directory)
+    again = Result(str(result.directory))
     assert again.summary == result.summary
     with pytest.raises(UserError, match=r"no metrics\.csv"):
         Result(tmp_path)

@@ -62,6 +62,15 @@ SETTINGS = {
     "unknown section": ("locale.lr=0.1", ["locale: unknown key", "did you mean local?"]),
     "unknown key of the method": ("algorithm.alhpa=0.5", ["algorithm.alhpa", "did you mean algorithm.alpha?"]),
     "key of another method": ("algorithm.buffer_size=5", ["algorithm.buffer_size: unknown key", "alpha"]),
+    "key without its section": ("lr=0.1", ["lr: unknown key", "did you mean local.lr?"]),
+    "key in the wrong section": ("data.epochs=1", ["did you mean local.epochs?"]),
+    "key of two sections": ("alpha=1", ["did you mean data.alpha or algorithm.alpha?"]),
+    "another word for a key": ("local.learning_rate=1", ["did you mean local.lr?"]),
+    "typo in another section": ("data.epoch=1", ["did you mean local.epochs?"]),
+    "several fleets without brackets": ("fleet.preset=het110,unreliable", ["several are a list", "'unreliable'"]),
+    "one target": ("evaluate.targets=0.5", ["evaluate.targets = 0.5", "for instance [0.5]"]),
+    "typo in a split": ("data.split=dirchlet", ["did you mean dirichlet?"]),
+    "stand-in for other data": ("data.fallback=embedded", ["not for fashion-mnist-small: leave it out"]),
     "text for a number": ("local.epochs=abc", ['local.epochs = "abc"', "valid integer"]),
     "fraction for a whole number": ("local.epochs=1.5", ["local.epochs = 1.5", "integer"]),
     "list for a number": ("local.lr=[1]", ["local.lr = [1]", "valid number"]),
@@ -146,7 +155,23 @@ def test_a_bad_argument_is_named(arguments: list[str], expected: list[str], fail
         assert text in message
 
 
-def test_a_missing_recipe(fail: Fail) -> None:
+def test_a_mistake_is_told_where_it_was_made(fail: Fail, tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("[algoritm]\nname = 'fedavg'\n[local]\nlr = -1\nmomentun = 1\nepochs = 2\n")
+    message = fail("--set", "local.epochs=0", "--set", "sede=1", recipe="wrong.toml")
+    changed, _, file = message.partition("wrong.toml:")
+    assert "--set:" in changed
+    assert "local.epochs = 0" in changed
+    assert "sede: unknown key; did you mean seed?" in changed
+    assert "algoritm: unknown key; did you mean algorithm?" in file
+    assert "algorithm.name is missing" in file
+    assert "local.lr = -1" in file
+
+
+def test_a_missing_recipe(fail: Fail, tmp_path: Path) -> None:
+    assert "did you mean quickstart?" in fail(recipe="quickstrat")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.toml").write_text("")
+    assert "fedasmu resume old" in fail(recipe="old")
     assert "nowhere.toml: no such recipe" in fail(recipe="nowhere.toml")
     assert "give either a recipe" in fail(recipe=None)
 

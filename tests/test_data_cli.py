@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 from fedasmu import data as datasets
 from fedasmu.build import Build
 from fedasmu.cli import app
-from fedasmu.config import Config, parse
+from fedasmu.config import Config
 from fedasmu.data import TextOptions, huggingface
 from fedasmu.data.examples import Dataset, Examples
 from fedasmu.data.split_summary import summary
 from fedasmu.environment import federated_data
 from fedasmu.errors import UserError
+from fedasmu.recipe import parse
 
 WORDS = ("<pad>", "<unk>", "bad", "film", "good", "the")
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from conftest import Run
 
-from fedasmu.config import parse
 from fedasmu.environment import fleet
 from fedasmu.errors import UserError
 from fedasmu.fleets import PRESETS_OF_FLEETS, FleetSettings
 from fedasmu.listing import fleets
+from fedasmu.recipe import parse
 from fedasmu.simulation.fleet import Fleet
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "environments.md"

@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 
 from fedasmu import Experiment, FederatedData, Result
 from fedasmu.cli import app
-from fedasmu.commands import RECIPES
-from fedasmu.config import Config, load, override, parse
+from fedasmu.config import Config
 from fedasmu.data import describe
 from fedasmu.errors import UserError
 from fedasmu.fleets import PRESETS_OF_FLEETS
 from fedasmu.listing import keys, recipes
+from fedasmu.packaged import RECIPES
+from fedasmu.recipe import load, override, parse
 
 NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
 STUDIES = [name for name in NAMES if name.startswith("study-")]

@@ -10,8 +10,8 @@ from made_runs import made_run
 from typer.testing import CliRunner
 
 from fedasmu.cli import app
-from fedasmu.commands import RECIPES
 from fedasmu.errors import UserError
+from fedasmu.packaged import RECIPES
 from fedasmu.report.league import League, find, leagues
 from fedasmu.study import reproduce, studies
 from fedasmu.study.paper import EVERY, Claim, claims, gain, printed

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from fedasmu import Experiment, Result
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import Average, LocalSGD
-from fedasmu.config import Config, parse
+from fedasmu.config import Config
 from fedasmu.errors import DeviceError
 from fedasmu.pools import Inline, timing_only
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
+from fedasmu.recipe import parse
 from fedasmu.record import Record
 from fedasmu.schedule import Periodic, Rounds, Schedule
 from fedasmu.seeding import uniform

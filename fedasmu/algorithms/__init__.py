@@ -47,6 +47,7 @@ ALGORITHMS: tuple[type[Algorithm], ...] = (
     FedFa,
     Area,
 )
+NAMES = {name: method for method in ALGORITHMS for name in method.names()}
 
 
 def named(name: str) -> type[Algorithm]:
@@ -56,10 +57,9 @@ def named(name: str) -> type[Algorithm]:
         if not (isinstance(method, type) and issubclass(method, Algorithm)):
             raise ValueError(f"{name} is not a subclass of fedasmu.algorithms.Algorithm")
         return method
-    known = {names: method for method in ALGORITHMS for names in method.names()}
-    if name not in known:
-        raise ValueError(f"unknown method{did_you_mean(name, known)} (known: {', '.join(known)})")
-    return known[name]
+    if name not in NAMES:
+        raise ValueError(f"unknown method{did_you_mean(name, NAMES)} (known: {', '.join(NAMES)})")
+    return NAMES[name]
 
 
 def settings(table: Mapping[str, Any]) -> Algorithm:
@@ -73,6 +73,7 @@ def settings(table: Mapping[str, Any]) -> Algorithm:
 __all__ = [
     "ALGORITHMS",
     "CA2FL",
+    "NAMES",
     "Aggregate",
     "Aggregator",
     "Algorithm",

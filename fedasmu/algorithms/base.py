@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedasmu.protocol import Memory, Model, Session, Task, Upload, Workload
 from fedasmu.schedule import Schedule
+from fedasmu.section import Section
 from fedasmu.shelf import Shelf
 from fedasmu.vector import Layout
 
@@ -85,10 +86,9 @@ class Pace:
     limit: int
 
 
-class Algorithm(BaseModel, ABC):
+class Algorithm(Section, ABC):
     """A method and its settings, all of them frozen. The first line of its docstring is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: ClassVar[Literal["synchronous", "asynchronous", "buffered"]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # further names, and the settings each stands for
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
 
 console = Console()
-RECIPES = Path(__file__).parent.parent / "recipes"
 
 
 def say(line: str) -> None:
@@ -39,13 +37,3 @@ def worker_count(text: str) -> int | Literal["inline"]:
     if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--workers {text}: must be a number, 1 or more, or inline")
     return int(text)
-
-
-def recipe_path(name: str) -> Path:
-    """A path, or the name of a recipe that comes with the package."""
-    path, packaged = Path(name), RECIPES / f"{name}.toml"
-    if not path.is_file() and packaged.is_file():
-        return packaged
-    if not path.is_file():
-        raise UserError(f"{name}: no such recipe file, nor a name from `fedasmu list recipes`")
-    return path

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedasmu.commands import RECIPES, say, show_grid, worker_count
+from fedasmu.commands import say, show_grid, worker_count
 from fedasmu.commands.study import Overwrite, Set, WorkerCount, report_failures, run_grid
+from fedasmu.packaged import RECIPES
 
 REPRODUCE_EXAMPLES = """
 [bold]Examples[/bold]

@@ -29,9 +29,9 @@ def show(
     directory: Annotated[Path | None, typer.Option("--dir", help="Look here before all other places.")] = None,
 ) -> None:
     """Show how a data set is divided over the devices, just as a run with this seed divides it."""
-    from fedasmu.config import parse
     from fedasmu.data.split_summary import draw, summary
     from fedasmu.environment import federated_data
+    from fedasmu.recipe import parse
 
     source: dict[str, Any] = {"name": name, "split": split, "alpha": alpha}
     if directory is not None:

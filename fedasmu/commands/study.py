@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedasmu.commands import console, recipe_path, say, show_grid, worker_count
+from fedasmu.commands import console, say, show_grid, worker_count
 from fedasmu.errors import Interrupted, UserError
+from fedasmu.packaged import find
 
 if TYPE_CHECKING:
     from fedasmu.study.cells import Cell
@@ -69,7 +70,7 @@ def compare(
     overwrite: Overwrite = False,
 ) -> None:
     """Run several methods on several seeds, and end in one table."""
-    path, count = recipe_path(recipe), worker_count(workers)
+    path, count = find(recipe), worker_count(workers)
     from fedasmu.study.cells import cells
     from fedasmu.study.sweep import read
 
@@ -114,7 +115,7 @@ def sweep(
     overwrite: Overwrite = False,
 ) -> None:
     """Find the best settings of each method, on training data held out for it: never on the test data."""
-    path, count = recipe_path(recipe), worker_count(workers)
+    path, count = find(recipe), worker_count(workers)
     if not grid:
         raise UserError("--grid: what is to be tried? For instance: --grid local.lr=0.01,0.03")
     from fedasmu.study import sweep as tuning

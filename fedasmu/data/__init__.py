@@ -42,7 +42,7 @@ def describe(name: str) -> Description:
 
 def load(
     name: str | Description,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     *,
     download: bool = False,
     fallback: str | None = None,
@@ -56,6 +56,7 @@ def load(
     that comes with the package, and `Dataset.name` tells which of them it is. Otherwise this is a `DataError`.
     """
     description = describe(name) if isinstance(name, str) else name
+    directory = None if directory is None else Path(directory)
     _check_fallback(description.name, fallback)
     bars = Progress(progress)
     found = find(description, directory)
@@ -69,17 +70,18 @@ def load(
     return _read(description, found, text or TextOptions(), bars)
 
 
-def prepare(name: str, directory: Path | None = None, *, text: TextOptions | None = None) -> Dataset:
+def prepare(name: str, directory: str | Path | None = None, *, text: TextOptions | None = None) -> Dataset:
     """Download and decode now, so that a later `load` is quick and needs no network."""
     return load(name, directory, download=True, text=text)
 
 
-def where(name: str, directory: Path | None = None) -> list[tuple[Path, bool]]:
+def where(name: str, directory: str | Path | None = None) -> list[tuple[Path, bool]]:
     """Each folder that `load` would look into, best first, and whether all the files are there."""
     description = describe(name)
     if description.embedded:
         return [(EMBEDDED, True)]
-    places = (place for alternatives in description.parts for place in candidates(alternatives, directory))
+    named = None if directory is None else Path(directory)
+    places = (place for alternatives in description.parts for place in candidates(alternatives, named))
     return [(place.folder, not place.missing) for place in places]
 
 
@@ -87,7 +89,7 @@ def _check_fallback(name: str, fallback: str | None) -> None:
     if fallback not in (None, "embedded"):
         raise DataError(f"fallback = {fallback!r} is not known; it may be embedded")
     if fallback == "embedded" and name not in _EMBEDDED:
-        raise DataError(f"fallback = 'embedded' stands in for {', '.join(_EMBEDDED)}, not for {name}")
+        raise DataError(f"fallback = 'embedded' stands in for {', '.join(_EMBEDDED)}, not for {name}: leave it out")
 
 
 def _download(description: Description, directory: Path | None, progress: Progress) -> tuple[Place, ...] | None:

@@ -170,10 +170,10 @@ def _targets(standing: Standing) -> Iterable[str]:
     return (target for run in standing.runs for target in run.result.summary["time_to"])
 
 
-def find(directories: Sequence[Path]) -> list[Result]:
+def find(directories: Sequence[str | Path]) -> list[Result]:
     """Every finished run in or below these directories."""
     found: dict[Path, Result] = {}
-    for directory in directories:
+    for directory in map(Path, directories):
         if not directory.is_dir():
             raise UserError(f"{directory}: no such directory")
         for path in sorted(directory.rglob("summary.json")):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedasmu import config as recipes
 from fedasmu.algorithms import named
 from fedasmu.config import Config
 from fedasmu.errors import UserError
+from fedasmu.recipe import load, override, parse, read
 from fedasmu.result import flat
 from fedasmu.study.variants import Variant
 
@@ -43,7 +43,7 @@ class Cell:
                 shutil.rmtree(self.directory)
                 return "new"
             raise UserError(f"{self.directory}: not a run directory; choose another with --out")
-        if changed := differences(recipes.load(self.directory / "config.toml"), self.config):
+        if changed := differences(load(self.directory / "config.toml"), self.config):
             if not overwrite:
                 raise UserError(
                     f"{self.directory} was made with other settings ({', '.join(changed)}): "
@@ -64,9 +64,8 @@ def cells(
     tuned: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Cell]:
     """The grid, seed by seed, so that all methods can be compared as soon as the first seed is done."""
-    recipes.load(recipe)  # what is wrong with the file itself shows here
-    table = tomllib.loads(recipe.read_text())
-    table.setdefault("name", recipe.stem)
+    load(recipe)  # what is wrong with the file itself shows here
+    table = read(recipe)
     if any(change.partition("=")[0].strip() in ("algorithm", "algorithm.name") for change in overrides):
         raise UserError("--set algorithm.name: --methods says which methods to run")
     grid = []
@@ -74,15 +73,15 @@ def cells(
         for variant in variants:
             found = list((tuned or {}).get(variant.label, ()))
             changes = [*overrides, *found, *variant.changes, f"seed={seed}"]
-            whole = recipes.override(_with_method(table, variant.method), changes)
-            config = recipes.parse(whole, source=f"{recipe.name} with {variant.label}")
+            whole = override(_with_method(table, variant.method), changes)
+            config = parse(whole, f"{recipe.name} with {variant.label}", overrides)
             config = config if budget is None else config.scaled(budget)
             grid.append(Cell(variant.label, seed, config, out / variant.label / f"seed-{seed}"))
     return grid
 
 
 def own_method(recipe: Path) -> str:
-    return recipes.load(recipe).algorithm.name
+    return load(recipe).algorithm.name
 
 
 def _with_method(table: dict[str, Any], method: str) -> dict[str, Any]:

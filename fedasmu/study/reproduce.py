@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedasmu import data
-from fedasmu.config import load
 from fedasmu.errors import UserError
+from fedasmu.recipe import load
 from fedasmu.report.league import League, Standing, find, leagues
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study import variants

@@ -18,9 +18,9 @@ from fedasmu.report.tables import main_table
 RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit", "machine")
 
 
-def write_page(runs: Sequence[Path], out: Path, reference: str = "fedasmu") -> Path:
+def write_page(runs: Sequence[str | Path], out: str | Path, reference: str = "fedasmu") -> Path:
     """Everything about the finished runs in or below these directories; the others are measured against `reference`."""
-    found = leagues(find(runs), reference)
+    found, out = leagues(find(runs), reference), Path(out)
     data = {"leagues": [_league(one) for one in found], "outcomes": OUTCOMES}
     # In a script element only "<" could begin something that is not data: "</script>", "<!--".
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

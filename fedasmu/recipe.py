@@ -1,0 +1,190 @@
+"""Recipes: a TOML file or a name, with some keys changed, becomes checked settings."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from fedasmu.algorithms import ALGORITHMS, NAMES, Algorithm, FedAvg, named, settings
+from fedasmu.config import PACINGS, Config
+from fedasmu.errors import UserError
+from fedasmu.fleets import PRESETS_OF_FLEETS
+from fedasmu.mistakes import Mistake, mistakes
+from fedasmu.packaged import find
+
+Changes = Iterable[str] | Mapping[str, Any]
+"""Keys to change: as texts "section.key=value", or as {"section.key": value}."""
+
+
+def load(recipe: str | Path, changes: Changes = (), option: str = "--set") -> Config:
+    """A recipe from its file or by its name, with some keys changed. `option` is where the user wrote these."""
+    path = find(recipe)
+    changes = texts(changes)
+    return parse(override(read(path), changes, option), str(path), changes, option)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table in a recipe's file, unchecked."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: the recipe cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    table.setdefault("name", path.stem)
+    return table
+
+
+def texts(changes: Changes) -> list[str]:
+    """Changes as `section.key=value`, one text each."""
+    if not isinstance(changes, Mapping):
+        return [changes] if isinstance(changes, str) else list(changes)
+    return [
+        f"{key}={'none' if value is None else tomli_w.dumps({'x': value}).strip().removeprefix('x = ')}"
+        for key, value in changes.items()
+    ]
+
+
+def override(table: dict[str, Any], changes: Iterable[str], option: str = "--set") -> dict[str, Any]:
+    """Apply `section.key=value`, one after the other.
+
+    A new method drops the settings of the one it replaces, new data the stand-in for the old ones. A preset goes before
+    what the recipe says of its keys.
+    """
+    if isinstance(table.get("algorithm"), str):
+        table = table | {"algorithm": {"name": table["algorithm"]}}
+    pairs = [(*_pair(text, option), text) for text in changes]
+    if any(keys == ["data", "name"] and value != _name_of_data(table) for keys, value, _ in pairs):
+        table = _without(table, "data", {"fallback"})
+    for keys, value, text in pairs:
+        if keys == ["algorithm"]:
+            keys = ["algorithm", "name"]
+        if keys == ["algorithm", "name"] and table.get("algorithm", {}).get("name") != value:
+            table = table | {"algorithm": _kept(table.get("algorithm", {}), value)}
+        if keys[1:] == ["preset"]:
+            table = _without(table, keys[0], _decided(keys[0], value))
+        table = _put(table, keys, value, f"{option} {text}")
+    return table
+
+
+def parse(
+    table: Mapping[str, Any], source: str = "the settings", changes: Iterable[str] = (), option: str = "--set"
+) -> Config:
+    """Validate a whole table. Every mistake is listed, each with its key, its value and what is allowed.
+
+    Those in `changes` are the option's, all others the source's.
+    """
+    method, found = _method(table.get("algorithm"))
+    try:
+        # Where the method failed its own checks, any other stands in, so that the other sections are checked too.
+        config = Config.model_validate({**table, "algorithm": method or FedAvg()})
+    except ValidationError as error:
+        found += mistakes(error, type(method or FedAvg()))
+    if found:
+        changed = {text.partition("=")[0].strip() for text in changes}
+        raise UserError(_listed(found, source, changed, option))
+    return config
+
+
+def _method(given: Any) -> tuple[Algorithm | None, list[Mistake]]:
+    """The method of a table: by its name, as a table, as a class or as an object. With what is wrong with it."""
+    if isinstance(given, type) and issubclass(given, Algorithm):
+        try:
+            given = given.model_validate({})
+        except ValidationError as error:
+            return None, mistakes(error, given, "algorithm.")
+    if isinstance(given, Algorithm):
+        return given.model_copy(update={"name": _address(type(given)) or given.name}), []
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, Mapping) or "name" not in table:
+        return None, [Mistake("algorithm", f"algorithm.name is missing (known: {', '.join(NAMES)})")]
+    try:
+        return settings(table), []
+    except ValidationError as error:
+        return None, mistakes(error, named(str(table["name"])), "algorithm.")
+    except ValueError as error:
+        return None, [Mistake("algorithm.name", f"algorithm.name = {table['name']!r}: {error}")]
+
+
+def _address(method: type[Algorithm]) -> str:
+    """By which a run directory names a user's own method; empty for ours."""
+    return "" if method in ALGORITHMS else f"{method.__module__}:{method.__qualname__}"
+
+
+def _listed(found: list[Mistake], source: str, changed: set[str], option: str) -> str:
+    """The mistakes, each below where the user made it."""
+
+    def is_changed(mistake: Mistake) -> bool:
+        wrong = f"{mistake.key}."
+        return any(wrong.startswith(f"{key}.") or f"{key}.".startswith(wrong) for key in changed)
+
+    places = {option: list(filter(is_changed, found)), source: [one for one in found if not is_changed(one)]}
+    return "\n".join(
+        "\n".join([f"{place}:", *(f"  {mistake}" for mistake in those)]) for place, those in places.items() if those
+    )
+
+
+def _pair(text: str, option: str) -> tuple[list[str], Any]:
+    dotted, equals, value = text.partition("=")
+    keys = dotted.strip().split(".")
+    if not equals or not all(keys):
+        raise UserError(f"{option} {text}: write it as section.key=value, for instance {option} local.lr=0.01")
+    return keys, _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(table: dict[str, Any], keys: list[str], value: Any, text: str) -> dict[str, Any]:
+    key, *rest = keys
+    if not rest:
+        return table | {key: value}
+    inner = table.get(key, {})
+    if key == "model" and isinstance(inner, str):
+        inner = {"name": inner}
+    if not isinstance(inner, dict):
+        raise UserError(f"{text}: {key} is not a section")
+    return table | {key: _put(inner, rest, value, text)}
+
+
+def _without(table: dict[str, Any], section: str, dropped: set[str]) -> dict[str, Any]:
+    """The table without these keys of a section."""
+    inner = table.get(section)
+    if not isinstance(inner, dict):
+        return table
+    return table | {section: {key: value for key, value in inner.items() if key not in dropped}}
+
+
+def _name_of_data(table: Mapping[str, Any]) -> Any:
+    data = table.get("data")
+    default = Config.model_fields["data"].default.name
+    return data.get("name", default) if isinstance(data, dict) else default
+
+
+def _kept(algorithm: dict[str, Any], name: Any) -> dict[str, Any]:
+    """What a method keeps under another of its names: all but what its names decide. Another method keeps nothing."""
+    try:
+        method = named(str(algorithm["name"]))
+        if named(str(name)) is not method:
+            return {}
+    except (KeyError, ValueError):  # a wrong name is reported later, with all other mistakes
+        return {}
+    decided = {key for preset in method.presets.values() for key in preset}
+    return {key: value for key, value in algorithm.items() if key not in decided}
+
+
+def _decided(section: str, preset: Any) -> set[str]:
+    """The keys that a preset, or a list of them, sets."""
+    known = {"fleet": {name: keys for name, (_, keys) in PRESETS_OF_FLEETS.items()}, "pacing": PACINGS}
+    chosen = preset if isinstance(preset, list) else [preset]
+    return {key for name in chosen for key in known.get(section, {}).get(str(name), {})}
