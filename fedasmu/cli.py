@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedasmu import __version__
-from fedasmu.commands import console, paper, reporting, say, split, study, worker_count
+from fedasmu.commands import AllowCode, console, paper, reporting, say, split, study, worker_count
 from fedasmu.errors import DeviceError, Interrupted, UserError
 
 app = typer.Typer(
@@ -103,6 +103,7 @@ def run(
     track: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Log to tensorboard, wandb or mlflow, too; repeatable.")
     ] = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Train a federated model on a simulated fleet."""
     if bool(recipe) == (resume is not None):
@@ -121,16 +122,17 @@ def run(
     from fedasmu.report.summary import draw_curve, table
 
     if resume is not None:
-        experiment = Experiment.of_run(resume)
+        experiment = Experiment.of_run(resume, allow_code=allow_code)
         if repeat_failure:
             experiment.repeat_failure(resume)
             console.print("it did not fail this time", style="yellow")
             return
     else:
         seeds = [] if seed is None else [f"seed={seed}"]
-        config = load(recipe, [*(overrides or []), *seeds])
+        config = load(recipe, [*(overrides or []), *seeds], allow_code=allow_code)
         experiment = Experiment(config if budget is None else config.scaled(budget))
     directory = resume or out or Path("runs") / experiment.config.name
+    again = f"fedasmu run --resume {directory}" + " --allow-code" * bool(experiment.config.code)
     live = Live(console, experiment.config.stop.uploads)
     try:
         with live.shown():
@@ -144,12 +146,12 @@ def run(
                 say=live.say,
             )
     except Interrupted:
-        say(f"stopped; everything so far is kept. Go on with: fedasmu run --resume {directory}")
+        say(f"stopped; everything so far is kept. Go on with: {again}")
         raise typer.Exit(130) from None
     except DeviceError as error:
         kept = (directory / FOLDER).is_dir()
         way, option = ("alone", "--repeat-failure") if kept else ("in one process", "--workers inline")
-        raise DeviceError(error.job, f"{error}\n\nrepeat it {way}: fedasmu run --resume {directory} {option}") from None
+        raise DeviceError(error.job, f"{error}\n\nrepeat it {way}: {again} {option}") from None
     console.print(table(result))
     say(f"run directory: {directory}")
     if not experiment.config.timing_only:

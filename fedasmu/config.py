@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, InstanceOf, model_validator
 from fedasmu.algorithms import Algorithm, Pace
 from fedasmu.errors import UserError
 from fedasmu.fleets import FleetSettings
+from fedasmu.imports import named_code
 from fedasmu.section import AbsolutePath, Section
 
 
@@ -144,6 +145,11 @@ class Config(Section):
             raise UserError(f"budget = {budget}: must be a number above 0; 0.1 is a tenth of the recipe's")
         stop = Stop(uploads=max(1, round(self.stop.uploads * budget)), time=self.stop.time * budget)
         return self.model_copy(update={"stop": stop})
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The names of a user's own code, by their sections."""
+        return named_code({"model": self.model.name, "data": self.data.name, "algorithm": self.algorithm.name})
 
     def toml(self) -> str:
         import tomli_w

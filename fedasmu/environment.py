@@ -18,7 +18,7 @@ from fedasmu.data.examples import Dataset
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
 from fedasmu.fleets import FleetSettings
-from fedasmu.imports import load
+from fedasmu.imports import blame, load
 from fedasmu.models.initialise import seeded
 from fedasmu.seeding import derive
 from fedasmu.simulation.fleet import Always, Availability, Cycle, Fleet, Profile, Trace, draw_profiles, read_profiles
@@ -77,9 +77,15 @@ def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
 
 def _own_data(path: str) -> FederatedData:
     try:
-        data = load(path)()
+        function = load(path)
     except ValueError as error:
         raise UserError(f"data.name = {path!r}: {error}") from None
+    try:
+        data = function()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"data.name = {path!r} failed: {blame(error)}") from error
     if not isinstance(data, FederatedData):
         raise UserError(f"data.name = {path!r}: must return a fedasmu.FederatedData, not {type(data).__name__}")
     return data
@@ -154,6 +160,8 @@ def network(
             raise UserError(f"model: the factory gave a {type(module).__name__}, not a torch.nn.Module")
         return module
     options = settings.options
+    if taken := sorted(options.keys() & {"shape", "classes", "seed"}):
+        raise UserError(f"model.{taken[0]}: not an option of a model; the data and the recipe's seed decide it")
     if settings.name == "textcnn":
         given, needed = options.get("vocabulary"), words.get("vocabulary", 0)
         if isinstance(given, int) and given < needed:
@@ -165,3 +173,5 @@ def network(
         return models.build(settings.name, shape=shape, classes=classes, seed=seed, **options)
     except ValueError as error:
         raise UserError(f"model.name = {settings.name!r}: {error}") from None
+    except Exception as error:  # of a user's own, or more memory than there is
+        raise UserError(f"model.name = {settings.name!r} failed: {blame(error)}") from error

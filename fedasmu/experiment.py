@@ -56,16 +56,21 @@ class Experiment:
         self.config, self._factory, self._given = config, model, data
 
     @classmethod
-    def from_toml(cls, path: str | Path, overrides: Iterable[str] = (), **own: Any) -> Experiment:
-        return cls(load(path, overrides), **own)
+    def from_toml(
+        cls, path: str | Path, overrides: Iterable[str] = (), *, allow_code: bool = False, **own: Any
+    ) -> Experiment:
+        """A recipe. With `allow_code` it may name a model, data or a method as "package.module:name"."""
+        return cls(load(path, overrides, allow_code=allow_code), **own)
 
     @classmethod
-    def of_run(cls, directory: str | Path, **own: Any) -> Experiment:
+    def of_run(cls, directory: str | Path, *, allow_code: bool = False, **own: Any) -> Experiment:
         """The experiment that a run directory belongs to, for instance to resume it."""
         path = Path(directory) / "config.toml"
         if not path.is_file():
             raise UserError(f"{directory}: nothing to resume there: it has no config.toml")
-        return cls(load(path), **own)
+        if allow_code and Path.cwd().is_relative_to(Path(directory).resolve()):
+            raise UserError(f"{directory}: go to another folder first: code is not taken from a run directory")
+        return cls(load(path, allow_code=allow_code), **own)
 
     def run(
         self,

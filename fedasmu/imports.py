@@ -1,25 +1,83 @@
-"""A user's own model, data or method, named in a recipe as "package.module:name"."""
+"""A user's own model, data or method, named in a recipe as "package.module:name".
+
+A recipe that names code is a program. What a file names is loaded only where the user has agreed to it (`agree`); what
+a user types on the command line or passes in Python needs no asking.
+"""
 
 from __future__ import annotations
 
 import sys
+import traceback
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fedasmu.errors import UserError
+
+SECTIONS = ("model", "data", "algorithm")  # whose name may be that of code
+AllowCode = bool | Collection[str]  # all of it, or what is of these names
+
+
+def named_code(table: Mapping[str, Any]) -> dict[str, str]:
+    """The sections of a recipe that name code, with what they name."""
+    names = {section: _name(table.get(section)) for section in SECTIONS}
+    return {section: name for section, name in names.items() if ":" in name}
+
+
+def _name(section: Any) -> str:
+    return str(section.get("name", "") if isinstance(section, Mapping) else section)
+
+
+def agree(code: Mapping[str, str], source: Path, allow_code: AllowCode) -> None:
+    """Refuse a file that names code which the user has not agreed to."""
+    trusted: Collection[str] = () if isinstance(allow_code, bool) else allow_code
+    strange = [f"{key}.name = {name!r}" for key, name in code.items() if allow_code is not True and name not in trusted]
+    if strange:
+        raise UserError(
+            f"{source} names code, which would run on this machine: {', '.join(strange)}. "
+            "If you trust it, say so: add --allow-code (in Python: allow_code=True)"
+        )
+
 
 def load(path: str) -> Any:
-    """The object at "package.module:name". Modules in the current folder are found too."""
+    """The function or class at "package.module:name". Modules in the current folder are found too."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute.isidentifier():
         raise ValueError(f"{path!r} is not of the form package.module:name")
+    if _of_python(module_name):
+        raise ValueError(f"{path!r} belongs to Python itself; name a function or class of your own")
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # last: nothing there may stand in for a module that is installed
     try:
         module = import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"cannot import {module_name!r} for {path!r}: {error}") from error
+    except Exception as error:
+        raise ValueError(f"cannot import {module_name!r} for {path!r}: {blame(error)}") from error
     if attribute not in vars(module):
         public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise ValueError(f"{module_name} has no {attribute!r}; it has: {', '.join(public) or 'nothing callable'}")
-    return vars(module)[attribute]
+    found = vars(module)[attribute]
+    _check_home(found, module_name, attribute)
+    return found
+
+
+def _check_home(found: Any, module: str, attribute: str) -> None:
+    """It is called with whatever the recipe says: so it must be meant for that, and not some function at hand."""
+    if not callable(found):
+        raise ValueError(f"{module}:{attribute} is not callable: name a function or a class")
+    home = getattr(found, "__module__", None)
+    if home != module:
+        there = vars(sys.modules[home]).get(attribute) if home in sys.modules and not _of_python(home) else None
+        hint = f"write {home}:{attribute}" if there is found else "give it a def or a class there"
+        raise ValueError(f"{module}:{attribute} is not defined in {module}: {hint}")
+
+
+def _of_python(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def blame(error: BaseException) -> str:
+    """An exception of a user's code in one line, with the place it comes from."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    place = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
+    return f"{type(error).__name__}: {error}{place}"

@@ -14,6 +14,7 @@ from fedasmu.algorithms import ALGORITHMS, NAMES, Algorithm, FedAvg, named, sett
 from fedasmu.config import PACINGS, Config
 from fedasmu.errors import UserError
 from fedasmu.fleets import PRESETS_OF_FLEETS
+from fedasmu.imports import AllowCode, agree, named_code
 from fedasmu.mistakes import Mistake, mistakes
 from fedasmu.packaged import find
 
@@ -21,11 +22,16 @@ Changes = Iterable[str] | Mapping[str, Any]
 """Keys to change: as texts "section.key=value", or as {"section.key": value}."""
 
 
-def load(recipe: str | Path, changes: Changes = (), option: str = "--set") -> Config:
-    """A recipe from its file or by its name, with some keys changed. `option` is where the user wrote these."""
+def load(recipe: str | Path, changes: Changes = (), option: str = "--set", *, allow_code: AllowCode = False) -> Config:
+    """A recipe from its file or by its name, with some keys changed. `option` is where the user wrote these.
+
+    Code that the file names, and that is not replaced, must be allowed.
+    """
     path = find(recipe)
-    changes = texts(changes)
-    return parse(override(read(path), changes, option), str(path), changes, option)
+    table, changes = read(path), texts(changes)
+    replaced = {text.partition("=")[0].strip().removesuffix(".name") for text in changes}
+    agree({key: name for key, name in named_code(table).items() if key not in replaced}, path, allow_code)
+    return parse(override(table, changes, option), str(path), changes, option)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -173,11 +179,14 @@ def _name_of_data(table: Mapping[str, Any]) -> Any:
 
 def _kept(algorithm: dict[str, Any], name: Any) -> dict[str, Any]:
     """What a method keeps under another of its names: all but what its names decide. Another method keeps nothing."""
+    before = str(algorithm.get("name"))
+    if ":" in before:  # it is not loaded just to be replaced
+        return {}
     try:
-        method = named(str(algorithm["name"]))
+        method = named(before)
         if named(str(name)) is not method:
             return {}
-    except (KeyError, ValueError):  # a wrong name is reported later, with all other mistakes
+    except ValueError:  # a wrong name is reported later, with all other mistakes
         return {}
     decided = {key for preset in method.presets.values() for key in preset}
     return {key: value for key, value in algorithm.items() if key not in decided}

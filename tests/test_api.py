@@ -254,7 +254,7 @@ def test_own_model_data_and_method_named_in_a_recipe(own_module: Path, workers: 
         uploads = 30
         """
     )
-    result = Experiment.from_toml("recipe.toml").run("run", workers=workers)
+    result = Experiment.from_toml("recipe.toml", allow_code=True).run("run", workers=workers)
     assert result.config["algorithm"] == {"name": "own_things:Mine", "factor": 20.0}
     assert result.state_dict["0.weight"].shape == (7, 4)
     assert result.curve["accuracy"][-1] > 0.8

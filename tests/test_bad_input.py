@@ -117,7 +117,10 @@ SETTINGS = {
     "missing trace": ("fleet.trace=nowhere.csv", ["nowhere.csv", "No such file"]),
     "module that is not there": ("model=nowhere:net", ["nowhere:net", "cannot import"]),
     "data module that is not there": ("data.name=nowhere:data", ["data.name = 'nowhere:data'", "cannot import"]),
-    "method that is none": ("algorithm.name=pathlib:Path", ["pathlib:Path", "not a subclass"]),
+    "method that is none": ("algorithm.name=fedasmu.shelf:Shelf", ["fedasmu.shelf:Shelf", "not a subclass"]),
+    "method of Python's own": ("algorithm.name=pathlib:Path", ["pathlib:Path", "belongs to Python itself"]),
+    "what the data decide": ("model.classes=3", ["model.classes: not an option of a model"]),
+    "more memory than there is": ("model={name='mlp', hidden=100000000000}", ["model.name = 'mlp' failed"]),
     "unknown engine": ("engine=jax", ['engine = "jax"', "'native'"]),
     "device that is none": ("device=gpu", ['device = "gpu"']),
 }
@@ -342,6 +345,14 @@ def test_a_model_of_your_own_that_does_not_fit(made: str, expected: str, fail: F
 def test_data_of_your_own_that_do_not_fit(fail: Fail, tmp_path: Path) -> None:
     (tmp_path / "own_data_module.py").write_text("def data():\n    return 5\n")
     assert "must return a fedasmu.FederatedData" in fail("--set", "data.name=own_data_module:data")
+
+
+def test_a_model_or_data_of_your_own_that_raise(fail: Fail, tmp_path: Path) -> None:
+    (tmp_path / "raises_at_once.py").write_text("def f():\n    raise RuntimeError('no data today')\n")
+    for setting in ("data.name=raises_at_once:f", "model=raises_at_once:f"):
+        message = fail("--set", setting, "--workers", "inline")
+        assert "failed: RuntimeError: no data today" in message
+        assert "raises_at_once.py, line 2" in message
 
 
 def pairs(count: int) -> tuple[Any, Any]:

@@ -112,9 +112,9 @@ def test_a_device_that_fails_is_shown_with_the_command_that_repeats_it(
     assert code == 1
     assert "Train failed on device" in output
     assert "RuntimeError: a bug in a model" in output
-    assert "repeat it alone: fedasmu run --resume runs/recipe --repeat-failure" in output
+    assert "repeat it alone: fedasmu run --resume runs/recipe --allow-code --repeat-failure" in output
     with pytest.raises(RuntimeError, match="a bug in a model"):
-        fedasmu("run", "--resume", "runs/recipe", "--repeat-failure")
+        fedasmu("run", "--resume", "runs/recipe", "--allow-code", "--repeat-failure")
 
 
 def test_paths_are_never_broken_over_lines(fedasmu: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,11 +55,12 @@ def board() -> Board:
 def make(
     recipe: Path, methods: str = "fedasync,fedavg", seeds: int = 1, out: str = "grid", **more: object
 ) -> list[Cell]:
-    return cells(recipe, variants.read(methods), range(seeds), recipe.parent / out, **more)  # type: ignore[arg-type]
+    chosen, place = variants.read(methods), recipe.parent / out
+    return cells(recipe, chosen, range(seeds), place, allow_code=True, **more)  # type: ignore[arg-type]
 
 
 def run(recipe: Path, *options: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["compare", str(recipe), "--workers", "inline", *options])
+    result = CliRunner().invoke(app, ["compare", str(recipe), "--allow-code", "--workers", "inline", *options])
     if isinstance(result.exception, UserError):  # main() turns it into a message and exit code 2
         return 2, str(result.exception)
     return result.exit_code, result.output

@@ -153,7 +153,7 @@ def whole(directory: Path, method: str = "curious") -> dict[str, bytes]:
 
 
 def resume(directory: Path, workers: Any = "inline", **options: Any) -> Result:
-    experiment = Experiment.of_run(directory, model=regularised, data=blobs())
+    experiment = Experiment.of_run(directory, model=regularised, data=blobs(), allow_code=True)
     return experiment.run(directory, workers=workers, resume=True, **options)
 
 
@@ -371,23 +371,23 @@ def lines(path: Path) -> int:
 
 def test_a_killed_and_an_interrupted_command_end_in_the_same_bytes(tmp_path: Path) -> None:
     run, file = tmp_path / "run", recipe(tmp_path)
-    expected = outputs(Experiment.from_toml(file).run(tmp_path / "whole"))
+    expected = outputs(Experiment.from_toml(file, allow_code=True).run(tmp_path / "whole"))
 
-    victim = start("run", file, "--workers", "2", "--out", str(run))
+    victim = start("run", file, "--allow-code", "--workers", "2", "--out", str(run))
     wait_for(lambda: lines(run / "metrics.csv") > 10)
     victim.kill()
     assert victim.wait() == -signal.SIGKILL
 
     reached = lines(run / "metrics.csv")
-    stopped = start("run", "--resume", str(run), "--workers", "2")
+    stopped = start("run", "--resume", str(run), "--allow-code", "--workers", "2")
     wait_for(lambda: lines(run / "metrics.csv") > reached + 5)
     stopped.send_signal(signal.SIGINT)
     output = stopped.communicate()[0]
     assert stopped.returncode == 130, output
-    assert f"fedasmu run --resume {run}" in output
+    assert f"fedasmu run --resume {run} --allow-code" in output
     assert "Traceback" not in output
 
-    last = start("run", "--resume", str(run), "--workers", "1")
+    last = start("run", "--resume", str(run), "--allow-code", "--workers", "1")
     output = last.communicate()[0]
     assert last.returncode == 0, output
     assert outputs(Result(run)) == expected

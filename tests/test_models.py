@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from fedasmu.imports import load
 from fedasmu.models import MODELS, architecture, build
-from fedasmu.models.catalogue import load
 from fedasmu.models.features import classifier, forward_with_features, with_projection
 from fedasmu.vector import Layout
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
 from rich.console import Console
 
 from fedasmu.errors import UserError
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
 
 console = Console()
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", help="Let the recipe name code, as package.module:name: it is then a program.")
+]
 
 
 def say(line: str) -> None:

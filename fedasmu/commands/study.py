@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedasmu.commands import console, say, show_grid, worker_count
+from fedasmu.commands import AllowCode, console, say, show_grid, worker_count
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.packaged import find
 
@@ -68,19 +68,20 @@ def compare(
         Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/compare-<recipe> unless given.")
     ] = None,
     overwrite: Overwrite = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run several methods on several seeds, and end in one table."""
     path, count = find(recipe), worker_count(workers)
     from fedasmu.study.cells import cells
     from fedasmu.study.sweep import read
 
-    chosen = _chosen(path, methods, vary or [], "--vary")
+    chosen = _chosen(path, methods, vary or [], "--vary", allow_code)
     out = out or Path("runs") / f"compare-{path.stem}"
-    best = {} if tuned is None else read(tuned)
+    best = {} if tuned is None else read(tuned, allow_code)
     found = {one.label: best.get(one.label) or best.get(one.base, []) for one in chosen}
     for label in [label for label, settings in found.items() if tuned and not settings]:
         say(f"{tuned} has no settings for {label}: it runs with the recipe's")
-    grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found)
+    grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
     failed = run_grid(grid, count, overwrite)
     show(grid)
     say(f"runs: {out}")
@@ -113,6 +114,7 @@ def sweep(
         Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/sweep-<recipe> unless given.")
     ] = None,
     overwrite: Overwrite = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Find the best settings of each method, on training data held out for it: never on the test data."""
     path, count = find(recipe), worker_count(workers)
@@ -121,9 +123,10 @@ def sweep(
     from fedasmu.study import sweep as tuning
     from fedasmu.study.cells import cells
 
-    chosen = _chosen(path, methods, grid, "--grid")
+    chosen = _chosen(path, methods, grid, "--grid", allow_code)
     out = out or Path("runs") / f"sweep-{path.stem}"
-    runs = cells(path, chosen, seed_range(seeds, first_seed), out, tuning.held_out(overrides or []), budget)
+    settings = tuning.held_out(overrides or [])
+    runs = cells(path, chosen, seed_range(seeds, first_seed), out, settings, budget, allow_code=allow_code)
     tuning.check(runs)
     failed = run_grid(runs, count, overwrite)
     results = tuning.tried(chosen, runs)
@@ -133,11 +136,11 @@ def sweep(
     report_failures(failed)
 
 
-def _chosen(recipe: Path, methods: str, axes: list[str], option: str) -> list[Variant]:
+def _chosen(recipe: Path, methods: str, axes: list[str], option: str, allow_code: bool) -> list[Variant]:
     from fedasmu.study import variants
     from fedasmu.study.cells import own_method
 
-    named = variants.read(methods or own_method(recipe))
+    named = variants.read(methods or own_method(recipe, allow_code))
     return variants.crossed(named, [variants.axis(text, option) for text in axes], option)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedasmu.models.catalogue import Architecture, Option, check_signature, load, unknown
+from fedasmu.imports import load
+from fedasmu.models.catalogue import Architecture, Option, check_signature, unknown
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,4 +1,4 @@
-"""What a catalogue of networks is made of: entries, their options, and how a name becomes a callable."""
+"""What a catalogue of networks is made of: entries, their options, and what is checked of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedasmu import imports
 from fedasmu.errors import did_you_mean
 
 
@@ -54,14 +53,6 @@ def unknown(what: str, given: str, allowed: Iterable[str], also: str = "") -> Va
     names = list(allowed)
     listed = f"(allowed: {', '.join(names) or 'none'}{also})"
     return ValueError(f"unknown {what}: {given!r}{did_you_mean(given, names)} {listed}")
-
-
-def load(path: str) -> Callable[..., Any]:
-    """The factory at "package.module:name"."""
-    factory = imports.load(path)
-    if not callable(factory):
-        raise ValueError(f"the model {path!r} is not callable")
-    return factory  # type: ignore[no-any-return]
 
 
 def check_signature(path: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -43,7 +43,8 @@ class Cell:
                 shutil.rmtree(self.directory)
                 return "new"
             raise UserError(f"{self.directory}: not a run directory; choose another with --out")
-        if changed := differences(load(self.directory / "config.toml"), self.config):
+        there = load(self.directory / "config.toml", allow_code=self.config.code.values())
+        if changed := differences(there, self.config):
             if not overwrite:
                 raise UserError(
                     f"{self.directory} was made with other settings ({', '.join(changed)}): "
@@ -62,9 +63,10 @@ def cells(
     overrides: Sequence[str] = (),
     budget: float | None = None,
     tuned: Mapping[str, Sequence[str]] | None = None,
+    allow_code: bool = False,
 ) -> list[Cell]:
     """The grid, seed by seed, so that all methods can be compared as soon as the first seed is done."""
-    load(recipe)  # what is wrong with the file itself shows here
+    load(recipe, allow_code=allow_code)  # what is wrong with the file itself shows here
     table = read(recipe)
     if any(change.partition("=")[0].strip() in ("algorithm", "algorithm.name") for change in overrides):
         raise UserError("--set algorithm.name: --methods says which methods to run")
@@ -80,8 +82,8 @@ def cells(
     return grid
 
 
-def own_method(recipe: Path) -> str:
-    return load(recipe).algorithm.name
+def own_method(recipe: Path, allow_code: bool) -> str:
+    return load(recipe, allow_code=allow_code).algorithm.name
 
 
 def _with_method(table: dict[str, Any], method: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedasmu.errors import UserError
+from fedasmu.imports import agree, named_code
+from fedasmu.recipe import override
 from fedasmu.record import write_whole
 from fedasmu.report.league import Standing, find, leagues
 from fedasmu.report.tables import Grid, plus_minus
@@ -109,13 +111,16 @@ def write(results: Sequence[Tried], recipe: str, out: Path) -> Path:
     return out / FILE
 
 
-def read(path: Path) -> dict[str, list[str]]:
+def read(path: Path, allow_code: bool = False) -> dict[str, list[str]]:
     """The best settings by method, from a tuned.json or the directory that it is in."""
     path = path / FILE if path.is_dir() else path
     try:
         found: Any = json.loads(path.read_text())["best"]
-        return {str(method): [str(change) for change in changes] for method, changes in found.items()}
+        best = {str(method): [str(change) for change in changes] for method, changes in found.items()}
     except OSError as error:
         raise UserError(f"--tuned {path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"--tuned {path}: not what `fedasmu sweep` writes") from None
+    for change in (change for changes in best.values() for change in changes):
+        agree(named_code(override({}, [change])), path, allow_code)
+    return best
