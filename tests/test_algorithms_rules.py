@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Run
 from uploads import aggregated, answered, close, federation, model, task, upload
 
 from fedasmu.algorithms import (
@@ -173,9 +174,9 @@ def test_asofed_server_replaces_a_devices_last_model(tmp_path: Path) -> None:
     w1 = aggregated(aggregator, w0, upload(w0, 3, -2, device=0))
     assert close(w1.vector, 3, -2)  # 10 of 10 examples seen
     w2 = aggregated(aggregator, w1, upload(w0, -1, 3, device=1, staleness=2))
-    assert close(w2.vector, 3 + 0.75 * -2, -2 + 0.75 * 4)  # 30 of 40, and w_0 as its last model
+    assert close(w2.vector, 0.25 * 3 + 0.75 * -1, 0.25 * -2 + 0.75 * 3)  # 10 and 30 of 40, however stale
     w3 = aggregated(aggregator, w2, upload(w2, 7, -6, device=0, staleness=5))
-    assert close(w3.vector, 1.5 + 0.25 * 4, 1 + 0.25 * -4)  # 10 of 40, since (3, -2)
+    assert close(w3.vector, 0.25 * 7 + 0.75 * -1, 0.25 * -6 + 0.75 * 3)
     assert aggregator.brief(0)["rate"] == 1.0
     assert aggregator.brief(3)["rate"] == pytest.approx(1 + math.log(6 / 4.5))  # the devices take 3, 4, 5 and 6 seconds
 
@@ -257,7 +258,12 @@ def test_fedsa_semi(tmp_path: Path) -> None:
     assert close(result.vector, 0.5 + 0.3 - 0.4, -1 + 1.6)  # shares 0.1 and 0.4
     assert aggregator.brief(0)["lr_factor"] == pytest.approx(6 / 8)  # 2 + 2 of 2 + 4, compared with 1 of 4
     assert aggregator.brief(1)["lr_factor"] == pytest.approx(1.5)
-    assert fedsa_semi.FedSASemi(bound=3).pull_beyond == 4
+
+
+def test_fedsa_semi_lets_nobody_lag_by_more_than_its_bound(run: Run) -> None:
+    result = run(algorithm={"name": "fedsa-semi", "bound": 2, "buffer": 1}, pacing={"max_in_flight": 8})
+    lags = [event["staleness"] - 1 for event in result.events if event["event"] == "upload"]
+    assert max(lags) == 2
 
 
 def test_asyncpart_weight(tmp_path: Path) -> None:

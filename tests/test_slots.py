@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from uploads import federation
 
-from fedasmu.algorithms.slots import QTable, SlotPolicy, heuristic, legal, q_update
+from fedasmu.algorithms.slots import QTable, SlotPolicy, heuristic, legal, q_update, standardised
 
 
 def policy(units: int = 6, **changes: object) -> SlotPolicy:
@@ -57,6 +60,15 @@ def test_exploration_takes_any_legal_action() -> None:
     memory: dict[str, object] = {"slot": 2, "q": {"2": [0.1, 0.7, 0.2]}}
     table = QTable(memory, units=5, rate=0.1, discount=0.9, epsilon=1.0)
     assert {slot for _, slot in (table.choose(seed) for seed in range(60))} == {1, 2, 3}
+
+
+def test_what_is_the_same_for_all_devices_is_zero(tmp_path: Path) -> None:
+    """Not the rounding of its mean, magnified: in float32 the batch size came out near one half."""
+    examples = [10 + device % 7 for device in range(100)]
+    known = standardised(federation(tmp_path, examples, batch=64))
+    features = torch.tensor([known(device) for device in range(100)])
+    assert features[:, 1].abs().max() < 1e-9
+    assert features[:, 3].std(correction=0).item() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("units", [2, 3, 10])

@@ -16,10 +16,14 @@ from fedasmu.vector import Layout
 
 
 def federation(
-    directory: Path, examples: Sequence[int] = (10, 30, 20, 40), module: nn.Module | None = None, budget: int = 100
+    directory: Path,
+    examples: Sequence[int] = (10, 30, 20, 40),
+    module: nn.Module | None = None,
+    budget: int = 100,
+    batch: int = 5,
 ) -> Federation:
     layout = Layout.of(module or nn.Linear(1, 1))  # two numbers, unless a module is given
-    work = Workload(10, 5, 2)
+    work = Workload(10, batch, 2)
     sizes = (layout.size, layout.trainable)
     return Federation(
         0,

@@ -55,7 +55,8 @@ class FedSASemi(Algorithm):
 
     @property
     def pull_beyond(self) -> int | None:
-        return self.bound + 1  # the server counts a fresh upload as 1
+        # The server counts a fresh upload as 1, and asks before the version moves: these two cancel.
+        return self.bound
 
     def schedule(self, pace: Pace) -> Periodic:
         return Periodic(pace.count, pace.limit, self.buffer)

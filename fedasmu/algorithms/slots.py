@@ -70,15 +70,18 @@ class QTable:
 def standardised(federation: Federation) -> Callable[[int], list[float]]:
     """What the meta model knows of a device: examples, batch, and its times to download, train and upload.
 
-    Logarithms, with the fleet's mean taken away and divided by its spread. A thousand devices speak for the fleet.
+    Logarithms, with the fleet's mean taken away and divided by its spread, if it has one. A thousand devices speak for
+    the fleet.
     """
 
     def raw(device: int) -> Tensor:
         work = federation.workload(device)
-        return torch.tensor([work.examples, work.batch, *federation.seconds(device)]).clamp(min=1e-6).log()
+        known = [work.examples, work.batch, *federation.seconds(device)]
+        return torch.tensor(known, dtype=torch.float64).clamp(min=1e-6).log()
 
     known = torch.stack([raw(device) for device in range(min(federation.devices, 1000))])
-    mean, spread = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
+    mean, spread = known.mean(0), known.std(0, correction=0)
+    spread[spread < 1e-6] = 1.0  # the same for all devices: 0, not magnified rounding
     return lambda device: ((raw(device) - mean) / spread).tolist()
 
 
