@@ -95,12 +95,11 @@ def port(models: list[Vector], uploads: list[Recorded]) -> list[Vector]:
 
 
 def asofed(models: list[Vector], uploads: list[Recorded]) -> list[Vector]:
+    """The mean of the seen devices' last models, by examples: not computed as differences, as the method does it."""
     last: dict[int, Vector] = {}
     for upload in uploads:
-        before = last.get(upload.device, models[upload.version])
         last[upload.device] = upload.vector
-        seen = sum(EXAMPLES[device] for device in last)
-        models.append(models[-1] - EXAMPLES[upload.device] / seen * (before - upload.vector))
+        models.append(np.average(list(last.values()), axis=0, weights=[EXAMPLES[device] for device in last]))
     return models
 
 

@@ -232,6 +232,29 @@ def test_dilution_shrinks_what_foreign_uploads_have_overwritten(tmp_path: Path) 
     assert moves[True] == pytest.approx(moves[False] * (1 - 0.9 / 1.9), rel=1e-6)
 
 
+def test_in_the_displacement_form_nothing_is_diluted(tmp_path: Path) -> None:
+    """w_{k+1} = w_k + alpha_k d_k: how w_o changes with alpha_v is d_v, whatever came after."""
+    moves, start = [], Model(0, torch.zeros(2))
+    for dilution in (False, True):
+        method = settings({"name": "fedasmu-d", "merge": False, "record": "float32", "dilution": dilution})
+        aggregator = StalenessAware(method, federation(2, tmp_path / str(dilution)))
+        aggregator.aggregate(start, [upload(start, torch.ones(2), 1, path=1.0)])
+        foreign = Upload(1, 2, start, None, 2, Report(torch.ones(2), 10, 0.0, {"path": 1.0}))
+        aggregator.aggregate(Model(1, torch.zeros(2)), [foreign])
+        model = Model(2, torch.zeros(2))
+        aggregator.aggregate(model, [upload(model, model.vector, 1, gradient=torch.ones(2))])
+        moves.append(aggregator.controls[1].iota)
+    assert moves[0] == moves[1] < 0.1
+
+
+def test_versions_are_only_remembered_where_dilution_is_counted(tmp_path: Path) -> None:
+    aggregator = StalenessAware(settings({"name": "fedasmu-fa"}), federation(2, tmp_path))
+    for version in range(5):
+        model = Model(version, torch.zeros(2))
+        aggregator.aggregate(model, [upload(model, torch.ones(2), 1, path=1.0)])
+    assert len(aggregator.state()["log_dilution"]) == 1
+
+
 def test_an_interpolated_version_makes_a_merged_upload_fresher(tmp_path: Path) -> None:
     method = settings({"name": "fedasmu-authors"})
     aggregator = StalenessAware(method, federation(2, tmp_path))
@@ -241,9 +264,11 @@ def test_an_interpolated_version_makes_a_merged_upload_fresher(tmp_path: Path) -
     assert aggregator._staleness(sent) == pytest.approx(11 - 9 * 4 / 6)  # merged after 2 of 6 steps
 
 
-def drive(method: FedASMU, memory: dict[str, Any], fresh: Model | None, slot: int = 3) -> tuple[list[Any], Report]:
+def drive(
+    method: FedASMU, memory: dict[str, Any], fresh: Model | None, slot: int = 3, origin: int = 4
+) -> tuple[list[Any], Report]:
     """Run one session by hand: training adds 1, the loss before a merge is 2 and after it 0.5."""
-    task = Task(7, 0, Model(4, torch.zeros(3)), lr=0.1, seed=11, note={"slot": slot})
+    task = Task(7, 0, Model(origin, torch.zeros(3)), lr=0.1, seed=11, note={"slot": slot})
     session, commands, reply = method.learner().train(task, Workload(10, 5, 3), memory), [], None
     while True:
         try:
@@ -276,6 +301,21 @@ def test_a_device_trains_asks_merges_and_trains_on() -> None:
     inner = weights.phi_gradient(DeviceControls(3.0, 0.5), 9, 4)
     assert memory["gamma"] == pytest.approx(3.0 - 1e-4 * outer * inner[0])
     assert memory["upsilon"] == pytest.approx(0.5 - 1e-4 * outer * inner[1])
+
+
+@pytest.mark.parametrize(
+    ("upsilon", "gamma", "fresh", "origin"), [(4.0, 2.0, 1, 0), (3.0, 4.0, 4, 1), (1.5, 2.0, 2, 1)]
+)
+def test_a_model_that_is_not_new_enough_is_not_merged(upsilon: float, gamma: float, fresh: int, origin: int) -> None:
+    """phi is -3.66 (beyond the pole at -1: a fraction above 1), -1 exactly (a division by zero) and -0.09."""
+    memory: dict[str, Any] = {}
+    method = FedASMU(upsilon0=upsilon, gamma0=gamma, lr_upsilon=0.01)
+    commands, report = drive(method, memory, Model(fresh, torch.full((3,), 5.0)), origin=origin)
+    assert report.note["beta"] == 0.0
+    assert torch.equal(commands[4].vector, torch.ones(3))
+    # The slope is taken at 0, so that upsilon may come back: q = 8, d phi / d upsilon = -gamma / sqrt(g (g - o + 1))
+    inner = -gamma / math.sqrt(fresh * (fresh - origin + 1))
+    assert memory["upsilon"] == pytest.approx(upsilon - max(-0.1, 0.01 * 8.0 * inner))
 
 
 def test_nothing_newer_means_no_merge_no_reward_and_nothing_learned() -> None:

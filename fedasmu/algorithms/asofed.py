@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.steps import stepped
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -40,7 +41,10 @@ def featured(weight: Tensor, *, preserving: bool) -> Tensor:
 
 
 class Replace(Aggregator):
-    """w <- w - (n_i / N) (w_i_last - w_i), N over the devices seen so far. Each device's last model is on the shelf."""
+    """w <- w - (n_i / N) (w_i_last - w_i), N over the devices seen so far: the mean of their last models, by examples.
+
+    A device's last model is on the shelf; on first contact the current model stands for it.
+    """
 
     def __init__(self, settings: AsoFed, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
@@ -55,11 +59,12 @@ class Replace(Aggregator):
         (upload,) = uploads
         device, vector, shelf = upload.device, upload.report.vector, self.federation.shelf
         last, examples = shelf.get(device), self.federation.examples[device]
-        if last is None:  # first contact
-            last, self.seen = upload.base.vector, self.seen + examples
+        if last is None:  # first contact: what it adds to a mean is measured from the mean itself
+            last, self.seen = current.vector, self.seen + examples
         shelf.put(device, vector)
         weight = examples / self.seen
-        return Aggregate(self._learn_features(torch.add(current.vector, vector - last, alpha=weight)), [weight])
+        replaced = stepped(current, vector - last, uploads, [weight], self.federation.trainable, weight)
+        return Aggregate(self._learn_features(replaced), [weight])
 
     def _learn_features(self, vector: Tensor) -> Tensor:
         layers = [entry for entry in self.federation.layout.parameters if len(entry.shape) > 1]

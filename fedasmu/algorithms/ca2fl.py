@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import LocalSGD
-from fedasmu.algorithms.fedbuff import displacement
+from fedasmu.algorithms.steps import displacement, stepped
 from fedasmu.protocol import Model, Upload
 from fedasmu.schedule import Periodic
 
@@ -20,8 +20,7 @@ from fedasmu.schedule import Periodic
 class Calibrate(Aggregator):
     """v = mean over all devices of h_k + (1/M) sum_S (delta_i - h_i), w <- w + eta_g v, then h_i <- delta_i.
 
-    h_k, the last update of device k, is on the shelf; only their mean is in memory. BatchNorm statistics, which are no
-    sum of updates, follow the buffer's mean instead.
+    h_k, the last update of device k, is on the shelf; only their mean is in memory.
     """
 
     def __init__(self, settings: CA2FL, federation: Federation) -> None:
@@ -39,7 +38,8 @@ class Calibrate(Aggregator):
             delta = (upload.report.vector - upload.base.vector)[:trainable]
             self.mean_h = self.mean_h + (delta - self._cached(upload.device)) / self.federation.devices
             self.federation.shelf.put(upload.device, delta)
-        return Aggregate(current.vector.add(update, alpha=rate), [rate * weight] * len(uploads))
+        weights = [rate * weight] * len(uploads)
+        return Aggregate(stepped(current, update, uploads, weights, trainable, rate), weights)
 
     def _cached(self, device: int) -> Tensor:
         cached = self.federation.shelf.get(device)

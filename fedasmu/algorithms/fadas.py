@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import LocalSGD, weighted_mean
-from fedasmu.algorithms.fedbuff import displacement
+from fedasmu.algorithms.steps import displacement
 from fedasmu.protocol import Model, Upload
 from fedasmu.schedule import Periodic
 

@@ -1,5 +1,5 @@
-"""Liu, Jia, Che, Huo, Ren, Peng, Dai, Dou: FedASMU: Efficient asynchronous federated learning with dynamic
-staleness-aware model update. AAAI 2024.
+"""Ji Liu, Juncheng Jia, Tianshi Che, Chao Huo, Jiaxiang Ren, Yang Zhou, Huaiyu Dai, Dejing Dou: FedASMU: Efficient
+asynchronous federated learning with dynamic staleness-aware model update. AAAI 2024.
 
 The server weighs an upload by its staleness, with control parameters learned for each device; a device asks once, in
 the middle of its training, for a fresh global model and merges it, at a moment and with a weight that are learned too.
@@ -21,6 +21,7 @@ from fedasmu.algorithms import weights
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.slots import QTable, SlotPolicy, heuristic, standardised
+from fedasmu.algorithms.steps import stepped
 from fedasmu.algorithms.weights import UNGUARDED, DeviceControls, Guard, ServerControls
 from fedasmu.protocol import (
     Fetch,
@@ -57,7 +58,7 @@ class StalenessAware(Aggregator):
         self.records: dict[int, list[float]] = {}  # of a device's previous accepted upload: R', s', xi', log dilution
         self.seen: set[int] = set()  # devices that have merged a fresh model
         self.offered: dict[int, int] = {}
-        self.log_dilution = [0.0]  # by version: the sum of log(1 - alpha) so far
+        self.log_dilution = [0.0]  # by version, where dilution is counted: the sum of log(1 - alpha) so far
         self.policy = settings.policy(federation) if settings.learns_slots else None
 
     def brief(self, device: int) -> Mapping[str, Any]:
@@ -86,7 +87,8 @@ class StalenessAware(Aggregator):
         alpha = settings.bounded_alpha(weights.squash(settings.mu_alpha, xi))
         direction = self._direction(current, upload)
         self.shelf.put(device, direction[: self.federation.trainable].to(settings.record_dtype))
-        self.log_dilution.append(self.log_dilution[-1] + math.log1p(-min(alpha, 1 - 1e-9)))
+        if settings.dilutes:
+            self.log_dilution.append(self.log_dilution[-1] + math.log1p(-min(alpha, 1 - 1e-9)))
         self.records[device] = [rounds, staleness, xi, self.log_dilution[-1]]
         details = {"lambda": controls.lam, "sigma": controls.sigma, "iota": controls.iota, "xi": xi}
         return Aggregate(self._mixed(current, upload, direction, alpha), [alpha], details)
@@ -100,7 +102,7 @@ class StalenessAware(Aggregator):
             return controls
         rounds, staleness, xi, diluted = self.records[device]
         projection = float(torch.dot(self._gradient(upload), previous.to(torch.float32)))
-        if settings.dilution:
+        if settings.dilutes:
             projection *= math.exp(self.log_dilution[upload.base.version] - diluted)
         outer = weights.squash_slope(settings.mu_alpha, xi) * projection
         inner = weights.xi_gradient(controls, rounds, staleness, settings.sigma_gradient == "printed")
@@ -137,7 +139,7 @@ class StalenessAware(Aggregator):
     def _mixed(self, current: Model, upload: Upload, direction: Tensor, weight: float) -> Tensor:
         """(A6), or with update = "displacement" w_t + alpha d"""
         if self.settings.update == "displacement":
-            return torch.add(current.vector, direction, alpha=weight)
+            return stepped(current, direction, [upload], [weight], self.federation.trainable, weight)
         return torch.lerp(current.vector, upload.report.vector, weight)
 
     def _teach(self, upload: Upload) -> None:
@@ -210,7 +212,8 @@ class Merging(Learner):
         if settings.device_order == "before_merge":
             probed: Probed = yield Probe(task.model.vector, cut, gradient=True)
             controls = self._adjusted(controls, fresh.version, origin, probed, towards)
-        beta = settings.bounded_beta(weights.squash(settings.mu_beta, weights.phi(controls, fresh.version, origin)))
+        phi = settings.bounded_phi(weights.phi(controls, fresh.version, origin))
+        beta = settings.bounded_beta(weights.squash(settings.mu_beta, phi))
         merged = torch.add(vector, towards, alpha=beta)
         after: Probed = yield Probe(merged, cut, gradient=True, free=True)
         if settings.device_order == "after_merge":
@@ -226,7 +229,8 @@ class Merging(Learner):
         settings, gradient = self.settings, probed.gradient
         assert gradient is not None
         projection = float(torch.dot(gradient, towards[: len(gradient)]))
-        outer = weights.squash_slope(settings.mu_beta, weights.phi(controls, fresh, origin)) * projection
+        phi = settings.bounded_phi(weights.phi(controls, fresh, origin))
+        outer = weights.squash_slope(settings.mu_beta, phi) * projection
         inner = weights.phi_gradient(controls, fresh, origin)
         return DeviceControls(
             settings.guard(settings.gamma0).moved(controls.gamma, settings.lr_gamma, outer * inner[0]),
@@ -310,7 +314,9 @@ class FedASMU(Algorithm):
         "displacement", description="uploaded: doubles the upload"
     )
     merge_correction: bool = Field(True, description="leave the merge out of the gradient estimate")
-    dilution: bool = Field(False, description="count how far foreign uploads have diluted a device's own")
+    dilution: bool = Field(
+        False, description="count how far others' uploads have diluted a device's own; update = model only"
+    )
     effective_version: Literal["original", "interpolated"] = "original"
     record: Literal["float16", "float32"] = Field(
         "float16", description="how a device's last direction is kept on disk"
@@ -347,6 +353,11 @@ class FedASMU(Algorithm):
         return torch.float16 if self.record == "float16" else torch.float32
 
     @property
+    def dilutes(self) -> bool:
+        """In the displacement form no upload overwrites another: there is nothing to count."""
+        return self.dilution and self.update == "model"
+
+    @property
     def learns_slots(self) -> bool:
         return self.merge and self.slots == "learned"
 
@@ -358,8 +369,12 @@ class FedASMU(Algorithm):
         highest = 1.0 if self.update == "displacement" else 0.95
         return max(1e-3, min(highest, alpha)) if self.guards else alpha
 
+    def bounded_phi(self, phi: float) -> float:
+        """Not negative: below -1 / mu, what should be no merge at all would turn into a nearly complete one."""
+        return max(0.0, phi) if self.guards else phi
+
     def bounded_beta(self, beta: float) -> float:
-        return max(0.0, min(0.95, beta)) if self.guards else beta
+        return min(0.95, beta) if self.guards else beta
 
     def units(self, work: Workload) -> int:
         return work.steps if self.slot_unit == "step" else work.epochs

@@ -8,21 +8,13 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.fedavg import LocalSGD
+from fedasmu.algorithms.steps import displacement, stepped
 from fedasmu.protocol import Model, Upload
 from fedasmu.schedule import Periodic
-
-
-def displacement(uploads: Sequence[Upload], weights: Sequence[float]) -> Tensor:
-    """sum_i c_i delta_i, where delta_i = w_i - w_o is how far device i moved the model it was sent"""
-    total = torch.zeros_like(uploads[0].report.vector)
-    for upload, weight in zip(uploads, weights, strict=True):
-        total.add_(upload.report.vector - upload.base.vector, alpha=weight)
-    return total
 
 
 class Buffered(Aggregator):
@@ -40,8 +32,8 @@ class Buffered(Aggregator):
         if settings.momentum:
             self.velocity = settings.momentum * self.velocity + update[:trainable]
             update[:trainable] = self.velocity
-        vector = current.vector.add(update, alpha=settings.server_lr)
-        return Aggregate(vector, [settings.server_lr * weight for weight in weights])
+        weights = [settings.server_lr * weight for weight in weights]
+        return Aggregate(stepped(current, update, uploads, weights, trainable, settings.server_lr), weights)
 
     def state(self) -> dict[str, Any]:
         return {"velocity": self.velocity}

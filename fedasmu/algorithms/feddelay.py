@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import LocalSGD
-from fedasmu.algorithms.fedbuff import displacement
+from fedasmu.algorithms.steps import displacement, stepped
 from fedasmu.protocol import Model, Upload
 from fedasmu.schedule import Periodic
 
@@ -25,13 +25,14 @@ def step_size(delay: int, bound: int, rate: float, large_delay: str) -> float:
 class DelayAdaptive(Aggregator):
     """w <- w + eta_t delta_i."""
 
-    def __init__(self, settings: FedDelay, bound: int) -> None:
-        self.settings, self.bound = settings, bound
+    def __init__(self, settings: FedDelay, bound: int, trainable: int) -> None:
+        self.settings, self.bound, self.trainable = settings, bound, trainable
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
         weight = step_size(upload.staleness - 1, self.bound, self.settings.server_lr, self.settings.large_delay)
-        return Aggregate(current.vector.add(displacement(uploads, [1.0]), alpha=weight), [weight])
+        update = displacement(uploads, [1.0])
+        return Aggregate(stepped(current, update, uploads, [weight], self.trainable, weight), [weight])
 
 
 class FedDelay(Algorithm):
@@ -47,7 +48,8 @@ class FedDelay(Algorithm):
         return Periodic(pace.count, pace.limit)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return DelayAdaptive(self, federation.limit if self.tau_c is None else self.tau_c)
+        bound = federation.limit if self.tau_c is None else self.tau_c
+        return DelayAdaptive(self, bound, federation.trainable)
 
     def learner(self) -> Learner:
         return LocalSGD()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import weighted_mean
-from fedasmu.algorithms.fedbuff import displacement
+from fedasmu.algorithms.steps import displacement
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Rounds
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import LocalSGD, weighted_mean
+from fedasmu.algorithms.steps import displacement, stepped
 from fedasmu.protocol import Model, Upload
 from fedasmu.schedule import Periodic
 
@@ -20,8 +21,8 @@ from fedasmu.schedule import Periodic
 class Window(Aggregator):
     """w <- mean of the K newest models, at first K times w_0; or w <- w + mean of the K newest updates."""
 
-    def __init__(self, form: str, length: int) -> None:
-        self.form = form
+    def __init__(self, form: str, length: int, trainable: int) -> None:
+        self.form, self.trainable = form, trainable
         self.window: deque[Tensor] = deque(maxlen=length)
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
@@ -29,9 +30,9 @@ class Window(Aggregator):
         length, models = self.window.maxlen or 1, self.form == "model"
         if not self.window:
             self.window.extend([current.vector if models else torch.zeros_like(current.vector)] * length)
-        self.window.append(upload.report.vector if models else upload.report.vector - upload.base.vector)
-        mean = weighted_mean(self.window, [1.0] * length)
-        return Aggregate(mean if models else current.vector + mean, [1 / length])
+        self.window.append(upload.report.vector if models else displacement(uploads, [1.0]))
+        mean, weights = weighted_mean(self.window, [1.0] * length), [1 / length]
+        return Aggregate(mean if models else stepped(current, mean, uploads, weights, self.trainable), weights)
 
     def state(self) -> dict[str, Any]:
         return {"window": list(self.window)}
@@ -52,7 +53,7 @@ class FedFa(Algorithm):
         return Periodic(pace.count, pace.limit)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return Window(self.form, self.window or federation.limit)
+        return Window(self.form, self.window or federation.limit, federation.trainable)
 
     def learner(self) -> Learner:
         return LocalSGD()

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch.nn.functional import cosine_similarity
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
-from fedasmu.algorithms.fedbuff import displacement
+from fedasmu.algorithms.steps import displacement, stepped
 from fedasmu.protocol import Memory, Model, Poll, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -37,7 +37,8 @@ class Weigh(Aggregator):
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         values = [self._importance(current, upload) for upload in uploads]
         weights = [value / sum(values) for value in values]
-        return Aggregate(current.vector + displacement(uploads, weights), weights)
+        update = displacement(uploads, weights)
+        return Aggregate(stepped(current, update, uploads, weights, self.trainable), weights)
 
     def _importance(self, current: Model, upload: Upload) -> float:
         settings, delay = self.settings, upload.staleness - 1
