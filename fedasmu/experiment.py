@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,9 @@ def _execute(
     except DeviceError as error:
         if error.job is not None and error.job.device >= 0:
             failure.save(error.job.command, error.job.device, error.job.seed, directory)
+        if error.job is not None and under_way:  # it failed while it was waited for: no event is half done
+            with suppress(DeviceError, Interrupted):  # an evaluation that failed cannot be waited for
+                save()
         raise
     _conclude(build, simulator, directory, workers, before + time.monotonic() - began)
     return Result(directory)
@@ -230,7 +233,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def stop_request() -> Iterator[threading.Event]:
-    """An event that Ctrl-C (or SIGTERM) sets. A second one ends the process at once."""
+    """An event that Ctrl-C (SIGTERM, a closed terminal) sets. A second one ends the process at once."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopping
@@ -240,7 +243,9 @@ def stop_request() -> Iterator[threading.Event]:
         stopping.set()
         signal.signal(number, before[signal.Signals(number)])
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:  # started by nohup
+        del before[signal.SIGHUP]
     for number in before:
         signal.signal(number, request)
     try:

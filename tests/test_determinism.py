@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import Run, blobs, outputs, settings
-from torch import nn
+from torch import Tensor, nn
 
 from fedasmu import Experiment, Result, checkpoint
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import FedAsync, Mix
-from fedasmu.errors import Interrupted, UserError
+from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.protocol import Fetch, Memory, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.schedule import Periodic
 from fedasmu.simulation.simulator import Simulator
@@ -325,6 +325,48 @@ def test_checkpoints_hold_what_is_in_flight_and_not_the_fleet(tmp_path: Path) ->
     assert len(state["runs"]) <= 5
 
 
+def test_a_killed_worker_changes_nothing_but_what_is_said(tmp_path: Path) -> None:
+    expected, said = whole(tmp_path / "whole"), []
+
+    def kill(simulator: Simulator) -> None:
+        if simulator.server.counters.received in (5, 20):
+            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+
+    experiment = an_experiment(checkpoint_seconds=1e9)
+    result = experiment.run(tmp_path / "run", workers=2, observe=kill, say=said.append)
+    assert outputs(result) == expected
+
+
+class Mortal(nn.Linear):
+    """Takes its process with it while there is a file of this name."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and Path(os.environ["FEDASMU_TEST_DEATH"]).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+
+def test_a_computation_that_kills_its_workers_ends_the_run_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    death = tmp_path / "death"
+    monkeypatch.setenv("FEDASMU_TEST_DEATH", str(death))
+    table = settings(engine="torch", stop={"uploads": 20}, checkpoint_seconds=1e9)
+    experiment = Experiment(table, model=lambda: Mortal(20, 2), data=blobs())
+    expected = outputs(experiment.run(tmp_path / "whole"))
+
+    def kill(simulator: Simulator) -> None:
+        if simulator.server.counters.received == 10:
+            death.touch()
+
+    with pytest.raises(DeviceError, match="for the second time"):
+        experiment.run(tmp_path / "run", workers=2, observe=kill)
+    death.unlink()
+    (kept,) = checkpoints(tmp_path / "run")
+    assert checkpoint.read(kept)["server"]["counters"]["received"] >= 10
+    assert outputs(experiment.run(tmp_path / "run", workers=2, resume=True)) == expected
+
+
 # --- the same from the command line
 
 
@@ -333,11 +375,11 @@ def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-m", "fedasmu", *arguments], {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"}
 
 
-def recipe(directory: Path) -> str:
+def recipe(directory: Path, checkpoint_seconds: float = 0.2) -> str:
     (directory / "recipe.toml").write_text(
-        """
+        f"""
         model = "test_determinism:regularised"
-        checkpoint_seconds = 0.2
+        checkpoint_seconds = {checkpoint_seconds}
         [data]
         name = "conftest:blobs"
         [fleet]
@@ -360,9 +402,10 @@ def recipe(directory: Path) -> str:
     return str(directory / "recipe.toml")
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     line, environment = command(*arguments)
-    return subprocess.Popen(line, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(line, env=environment, text=True, **streams, **options)
 
 
 def lines(path: Path) -> int:
@@ -391,3 +434,16 @@ def test_a_killed_and_an_interrupted_command_end_in_the_same_bytes(tmp_path: Pat
     output = last.communicate()[0]
     assert last.returncode == 0, output
     assert outputs(Result(run)) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_whole_group_stops_the_run_with_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
+    """As systemd, slurm and a closing terminal do it."""
+    run, file = tmp_path / "run", recipe(tmp_path, checkpoint_seconds=1000.0)
+    stopped = start("run", file, "--workers", "2", "--out", str(run), process_group=0)
+    wait_for(lambda: lines(run / "metrics.csv") > 5)
+    os.killpg(stopped.pid, number)
+    output = stopped.communicate()[0]
+    assert stopped.returncode == 130, output
+    assert f"fedasmu run --resume {run}" in output
+    assert len(checkpoints(run)) == 1

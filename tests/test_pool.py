@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,21 +18,27 @@ import torch
 from conftest import Run, blobs, outputs, settings, softmax
 from torch import Tensor, nn
 
-from fedasmu import Experiment, failure
+from fedasmu import Experiment, failure, pools
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.pools import Inline, Job, Pool, Processes, Site, timing_only
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained
 from fedasmu.training import Trainer, native_network
 from fedasmu.vector import Layout
 
+GIVES_UP = {14: SystemExit(3), 15: KeyboardInterrupt()}
+DIED = mmap.mmap(-1, 1)  # shared with the worker processes
+
 
 def perform(command: Any, device: int, seed: int) -> Any:
-    """Stands in for training: fails on device 13, takes its time on device 50, dies on device 66."""
+    """Stands in for training: fails on device 13, takes its time on device 50, dies on device 66, on 77 once."""
     if device == 13:
         raise RuntimeError("an unlucky device")
+    if device in GIVES_UP:
+        raise GIVES_UP[device]
     if device == 50:
         time.sleep(0.2)
-    if device == 66:
+    if device == 66 or (device == 77 and not DIED[0]):
+        DIED[0] = 1
         os.kill(os.getpid(), signal.SIGKILL)
     if isinstance(command, Evaluate):
         return Evaluated(float(os.getpid()), 0.5)
@@ -202,23 +211,104 @@ def test_a_failure_shows_device_seed_and_traceback_from_a_process(processes: Mak
 
 
 def test_a_killed_worker_is_an_error_and_not_a_hang(processes: MakePool) -> None:
-    pool = processes(2)
-    with pytest.raises(DeviceError, match=r"device 66 .*\n\nits worker process died \(exit code -9\)"):
-        pool.result(pool.submit(job(66), 0.0))
+    said: list[str] = []
+    pool = processes(2, say=said.append)
+    ticket = pool.submit(job(66), 0.0)
+    died = r"device 66 .*\n\nits worker process died \(exit code -9\).*for the second time"
+    for _ in range(2):  # asked again, it says so again
+        with pytest.raises(DeviceError, match=died):
+            pool.result(ticket)
+    assert len(said) == 1
+    assert isinstance(pool.result(pool.submit(job(4), 0.0)), Trained)  # the others go on
 
 
-def test_a_worker_killed_while_idle_is_an_error_and_not_a_hang(processes: MakePool) -> None:
+def test_what_a_dead_worker_had_is_done_again_and_the_user_is_told(processes: MakePool) -> None:
+    DIED[0] = 0
+    said: list[str] = []
+    pool = processes(1, say=said.append)
+    answer = pool.result(pool.submit(job(77), 0.0))
+    assert isinstance(answer, Trained)
+    assert torch.equal(answer.vector, torch.arange(4.0) * 2 + 177)
+    (told,) = said
+    assert "a worker process died (exit code -9)" in told
+    assert "for device 77 (task 77) is done again" in told
+
+
+def test_a_worker_killed_while_idle_is_replaced(processes: MakePool) -> None:
     pool = processes(1)
     process = pool._workers[0].process
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
-    with pytest.raises(DeviceError, match=r"worker process died \(exit code -9\)"):
-        pool.result(pool.submit(job(4), 0.0))
+    assert isinstance(pool.result(pool.submit(job(4), 0.0)), Trained)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_group_does_not_end_a_worker(number: signal.Signals, processes: MakePool) -> None:
+    said: list[str] = []
+    pool = processes(1, say=said.append)
+    pool.result(pool.submit(job(4), 0.0))  # it is at work, so it has said what it listens to
+    ticket = pool.submit(job(50), 0.0)
+    os.kill(pool._workers[0].process.pid or 0, number)
+    assert isinstance(pool.result(ticket), Trained)
+    assert said == []
+
+
+@pytest.mark.parametrize("device", GIVES_UP)
+@pytest.mark.parametrize("workers", ["inline", 1])
+def test_a_model_that_ends_the_program_is_a_failure_of_its_device(workers: pools.Workers, device: int) -> None:
+    pool = pools.factory(workers)(Site(perform, 16))
+    name = type(GIVES_UP[device]).__name__
+    with pytest.raises(DeviceError, match=rf"(?s)device {device} .*{name}"):
+        pool.result(pool.submit(job(device), 0.0))
+    pool.close()
+
+
+def test_a_second_ctrl_c_is_the_users_and_not_the_models() -> None:
+    pool = Inline(perform, stopping=lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        pool.result(pool.submit(job(15), 0.0))
+
+
+def test_workers_go_with_a_parent_that_is_killed() -> None:
+    """Also in the middle of a long computation."""
+    code = """
+import sys, time
+from fedasmu.pools import Job, Processes, Site
+from fedasmu.protocol import Evaluate
+import torch
+
+pool = Processes(Site(lambda command, device, seed: time.sleep(device), 16), 2)
+pool.result(pool.submit(Job(Evaluate(torch.zeros(1)), 0, 0, 0), 0.0))
+for _ in range(2):
+    pool.submit(Job(Evaluate(torch.zeros(1)), 60, 0, 0), 0.0)
+print(*(worker.process.pid for worker in pool._workers), flush=True)
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(number) for number in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    parent.kill()
+    parent.communicate()
+    end = time.monotonic() + 30
+    while any(map(alive, workers)):
+        assert time.monotonic() < end, "a worker is still there"
+        time.sleep(0.01)
+
+
+def alive(process: int) -> bool:
+    """Whether it runs: one that has ended may still be waiting for somebody to ask how."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_what_cannot_be_sent_to_a_process_is_said_so(processes: MakePool) -> None:
+    pool = processes(1)
+    ticket = pool.submit(job(4, objective=lambda module, inputs, targets: targets), 0.0)
     with pytest.raises(DeviceError, match=r"cannot be sent to a worker process.*--workers inline"):
-        processes(1).submit(job(4, objective=lambda module, inputs, targets: targets), 0.0)
+        pool.result(ticket)
 
 
 def test_waiting_ends_when_the_user_asks_to_stop(processes: MakePool) -> None:

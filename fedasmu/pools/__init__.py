@@ -32,7 +32,7 @@ def factory(workers: Workers) -> Factory:
     if callable(workers):
         return workers
     if workers == "inline":
-        return lambda site: Inline(site.perform)
+        return lambda site: Inline(site.perform, site.stopping)
     if isinstance(workers, int) and workers >= 1:
         return partial(Processes, workers=workers)
     raise UserError(f"workers = {workers}: must be 1 or more, or inline")

@@ -6,6 +6,8 @@ from heapq import heapify, heappop, heappush
 
 from fedasmu.pools.contract import Job
 
+FIRST = -1.0  # before everything in virtual time
+
 
 class Backlog:
     def __init__(self) -> None:
@@ -29,7 +31,7 @@ class Backlog:
     def promote(self, ticket: int) -> None:
         """What is waited for goes first, whenever it was thought to be needed."""
         if ticket in self._jobs and self._order[0][1] != ticket:
-            self._order = [(-1.0 if entry[1] == ticket else entry[0], entry[1]) for entry in self._order]
+            self._order = [(FIRST if entry[1] == ticket else entry[0], entry[1]) for entry in self._order]
             heapify(self._order)
 
     def remove(self, ticket: int) -> bool:

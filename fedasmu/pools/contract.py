@@ -40,7 +40,9 @@ class Pool(Protocol):
         """Accept a computation whose result is needed at this virtual time; the number returned is its ticket."""
 
     def result(self, ticket: int) -> Answer:
-        """Wait for a result and hand it over. Raises `Interrupted` if the user asks to stop meanwhile."""
+        """Wait for a result and hand it over. Raises `DeviceError` if the computation failed, and does so again when
+        asked again; `Interrupted` if the user asks to stop meanwhile.
+        """
 
     def ready(self, ticket: int) -> bool:
         """Whether `result` would answer at once."""

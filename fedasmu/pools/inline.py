@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 
 import torch
 
@@ -13,8 +14,8 @@ from fedasmu.protocol import Computation, Evaluated, Probe, Probed, Train, Train
 class Inline:
     """Computes when a result is asked for: breakpoints work, and nothing is computed in vain."""
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, perform: Perform, stopping: Callable[[], bool] = lambda: False) -> None:
+        self._perform, self._stopping = perform, stopping
         self._jobs: dict[int, Job] = {}
         self._tickets = 0
 
@@ -24,11 +25,15 @@ class Inline:
         return self._tickets
 
     def result(self, ticket: int) -> Answer:
-        job = self._jobs.pop(ticket)
+        job = self._jobs[ticket]
         try:
-            return self._perform(job.command, job.device, job.seed)
-        except Exception as error:
+            answer = self._perform(job.command, job.device, job.seed)
+        except BaseException as error:  # a model may also raise SystemExit
+            if isinstance(error, KeyboardInterrupt) and self._stopping():
+                raise  # a second Ctrl-C
             raise job.failure(traceback.format_exc()) from error
+        del self._jobs[ticket]
+        return answer
 
     def ready(self, ticket: int) -> bool:
         return True
