@@ -6,6 +6,7 @@ import base64
 import csv
 import gzip
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,10 +20,13 @@ from conftest import blobs, settings, softmax
 from made_runs import made_run
 
 from fedasmu import Experiment, Result
+from fedasmu.algorithms import ALGORITHMS
+from fedasmu.report import palette
 from fedasmu.report.page import write_page
 from fedasmu.report.page.tasks import OUTCOMES, tasks
 
 METHODS = ("fedasmu", "fedavg", "fedasync")
+NAMES = [name for method in ALGORITHMS for name in method.names()]
 DRAWN = 50  # pixels of a line at least, where others may lie on top of it
 HOSTILE = "x<!--<script>document.title='harmed'<"  # a folder's name
 
@@ -158,11 +162,42 @@ def test_a_toggle_hides_a_method_everywhere(browser: Browser, page: Path) -> Non
     settle(browser)
     assert ink(browser, "m1") == 0
     assert ink(browser, "m0") > DRAWN
-    visible = "[...document.querySelectorAll('#league tbody tr:not([hidden]) th')].map(cell => cell.innerText)"
+    visible = "[...document.querySelectorAll('#league tbody tr:not([hidden]) th')].map(cell => cell.lastChild.data)"
     assert browser.run(visible) == ["fedasmu", "fedasync"]
     browser.key(" ")
     settle(browser)
     assert ink(browser, "m1") > DRAWN
+
+
+def test_a_crowd_begins_with_the_few_that_matter(browser: Browser, tmp_path: Path) -> None:
+    names = [name for name in NAMES if not name.startswith("fedasmu-")][:9]
+    for place, name in enumerate(names):
+        ends = 100.0 * (1 + 9 * (name == "moon"))
+        made_run(tmp_path / name / "seed-0", name, curve=[(0, 0.1), (ends, 0.5 + 0.01 * place)])
+    page = write_page([tmp_path], tmp_path / "report.html")
+    browser.open(page)
+    shown = "[...document.querySelectorAll('#methods input:checked')].length"
+    chips = "[...document.querySelectorAll('#methods label')].filter(chip => chip.offsetWidth).length"
+    assert (browser.run(shown), browser.run(chips)) == (6, 6)
+    assert browser.run("document.getElementById('more').innerText") == "+3 more", "what is hidden has a sign"
+    assert browser.run("document.getElementById('lesson').innerText").startswith(names[-1])
+    assert browser.run("curve.u.scales.x.max") == pytest.approx(100), "one slow method presses nobody into a corner"
+    browser.run("document.getElementById('more').click()")
+    assert browser.run(chips) == 9
+    browser.run("document.getElementById('show-all').click()")
+    assert browser.run(shown) == 9
+    browser.run("document.querySelectorAll('#methods label')[4].dispatchEvent(new MouseEvent('dblclick'))")
+    settle(browser)
+    assert browser.run("[...document.querySelectorAll('#methods input:checked')].map(box => box.value)") == ["4"]
+    browser.run("document.getElementById('show-none').click()")
+    assert browser.run(shown) == 0
+    assert browser.run("document.getElementById('decisions').hidden"), "nobody decided anything here"
+    assert quiet(browser, page)
+
+
+def test_figures_and_page_have_the_same_colours() -> None:
+    style = (Path(palette.__file__).parent / "page" / "style.css").read_text()
+    assert re.findall(r"--m\d: light-dark\((#\w+),", style) == list(palette.COLOURS)
 
 
 def test_the_table_is_sorted_by_any_column(browser: Browser, page: Path) -> None:
@@ -286,7 +321,7 @@ def test_a_name_cannot_bring_a_script(browser: Browser, runs: Path, tmp_path: Pa
     page = write_page([tmp_path], tmp_path / "report.html")
     browser.open(page)
     assert browser.run("document.title").startswith("FedASMU: ")
-    assert browser.run("document.querySelector('#league tbody th').textContent") == HOSTILE
+    assert browser.run("document.querySelector('#league tbody th').lastChild.data") == HOSTILE
     assert quiet(browser, page)
 
 

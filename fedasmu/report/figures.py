@@ -17,10 +17,8 @@ from matplotlib.ticker import EngFormatter
 from fedasmu.report.inside import draw_inside
 from fedasmu.report.labels import GROUPS, slug
 from fedasmu.report.league import Floats, League, Standing, target_of
+from fedasmu.report.palette import COLOURS, DASHES, order
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart; yellow is too light for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 SECONDS = EngFormatter(sep="")  # 20k
 MANY = 10  # with more methods than this, the curves leave out the variants of FedASMU: they have figures of their own
 VARIANTS = {label for group in ("ablation", "slots") for label in GROUPS[group] if label.startswith("fedasmu-")}
@@ -44,8 +42,7 @@ def looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def draw(leagues: Sequence[League], out: Path) -> list[Path]:
     """All figures that these leagues give."""
-    labels = dict.fromkeys(standing.label for league in leagues for standing in league.standings)
-    style = looks(sorted(labels, key=VARIANTS.__contains__))  # the plain lines for those that every figure shows
+    style = looks(order(leagues))
     written: list[Path] = []
     with matplotlib.rc_context(STYLE):
         for league in leagues:
@@ -126,7 +123,7 @@ def _bars(axes: Any, rows: Sequence[Standing], target: float, reference: Standin
     for place, (standing, reach) in enumerate(zip(rows, reaches, strict=True)):
         reached = math.isfinite(reach.median)
         text = f"{reach.median:,.0f}" if reached else "not reached"
-        text += "" if reach.reached in (0, reach.seeds) else f" ({reach.reached} of {reach.seeds})"
+        text += "" if reach.reached in (0, reach.seeds) else f" ({reach.reached} of {reach.seeds} seeds)"
         width = reach.median if reached else 0.0
         axes.barh(place, width, height=0.7, color=COLOURS[0] if standing is reference else "#A9B4C2")
         axes.text(width + 0.02 * longest, place, text, va="center", fontsize=7, color="black" if reached else "#777777")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedasmu.report.league import League, Standing, target_of
+from fedasmu.report.league import League, Reach, Standing
+from fedasmu.report.lessons import best
 
 ESCAPES = str.maketrans(
     {character: "\\" + character for character in "&%$#_{}"} | {"±": r"$\pm$", "~": r"\textasciitilde{}"}
@@ -18,13 +19,18 @@ def escaped(text: str) -> str:
 
 def table(leagues: Sequence[League]) -> str:
     labels = list(dict.fromkeys(standing.label for league in leagues for standing in league.standings))
-    heads = " & ".join(rf"\multicolumn{{2}}{{c}}{{{escaped(league.title)}}}" for league in leagues)
-    rules = " ".join(rf"\cmidrule(lr){{{2 * place + 2}-{2 * place + 3}}}" for place in range(len(leagues)))
-    seconds = " & ".join(_head(target_of(league)) for league in leagues)
+    widths = [1 + len(league.targets) for league in leagues]
+    starts = [2 + sum(widths[:place]) for place in range(len(widths))]
+    columns = list(zip(leagues, starts, widths, strict=True))
+    heads = " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{escaped(league.title)}}}" for league, _, width in columns)
+    rules = " ".join(rf"\cmidrule(lr){{{start}-{start + width - 1}}}" for _, start, width in columns)
+    seconds = " & ".join(name for league in leagues for name in _heads(league))
     body = "\n".join(rf"{escaped(label)} & {_row(leagues, label)} \\" for label in labels)
     return f"""% needs \\usepackage{{booktabs}}
-% Acc: mean of the last 20 evaluations over the seeds; Time: median virtual seconds to the target, / if never reached.
-\\begin{{tabular}}{{l{"rr" * len(leagues)}}}
+% Acc: final accuracy in percent, mean and standard deviation over the seeds. Times: median virtual seconds to that
+% accuracy; / if never reached, and in brackets how many seeds got there if not all did. Bold: the best, and for
+% accuracies whatever a paired t-test over the seeds (5 %) does not tell from it.
+\\begin{{tabular}}{{l{"r" * sum(widths)}}}
 \\toprule
  & {heads} \\\\
 {rules}
@@ -36,28 +42,29 @@ Method & {seconds} \\\\
 """
 
 
-def _head(target: float | None) -> str:
-    return "Acc & Time" + ("" if target is None else f" ({target:g})")
+def _heads(league: League) -> list[str]:
+    return [r"Acc (\%)", *(rf"to {100 * target:g}\,\%" for target in league.targets)]
 
 
 def _row(leagues: Sequence[League], label: str) -> str:
-    return " & ".join(_pair(league, league.named(label)) for league in leagues)
+    return " & ".join(cell for league in leagues for cell in _cells(league, label))
 
 
-def _pair(league: League, standing: Standing | None) -> str:
+def _cells(league: League, label: str) -> list[str]:
+    standing = league.named(label)
     if standing is None:
-        return "-- & --"
-    target = target_of(league)
-    others = league.standings
-    accuracy = f"{standing.accuracy:.3f}"
-    if standing.accuracy >= max(other.accuracy for other in others):
-        accuracy = rf"\textbf{{{accuracy}}}"
-    if target is None:
-        return f"{accuracy} & --"
-    median = standing.reach(target).median
-    if not math.isfinite(median):
-        return f"{accuracy} & /"
-    time = f"{median:.0f}"
-    if median <= min(other.reach(target).median for other in others):
-        time = rf"\textbf{{{time}}}"
-    return f"{accuracy} & {time}"
+        return ["--"] * (1 + len(league.targets))
+    bold = best(league)[league.standings.index(standing)]
+    cells = {"accuracy": _accuracy(standing)}
+    cells |= {f"s to {target:g}": _time(standing.reach(target)) for target in league.targets}
+    return [rf"\textbf{{{text}}}" if name in bold else text for name, text in cells.items()]
+
+
+def _accuracy(standing: Standing) -> str:
+    spread = "" if math.isnan(standing.spread) else rf" $\pm$ {100 * standing.spread:.1f}"
+    return f"{100 * standing.accuracy:.1f}{spread}"
+
+
+def _time(reach: Reach) -> str:
+    time = f"{reach.median:,.0f}" if math.isfinite(reach.median) else "/"
+    return time if reach.reached in (0, reach.seeds) else f"{time} ({reach.reached} of {reach.seeds} seeds)"

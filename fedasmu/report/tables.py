@@ -114,11 +114,12 @@ def communication_table(league: League) -> Grid:
 
 def _time(league: League, standing: Standing, target: float) -> str:
     reach = standing.reach(target)
-    text = _finite(reach.median, ",.0f", "not reached")
+    some = "" if reach.reached in (0, reach.seeds) else f"{reach.reached} of {reach.seeds} seeds"
+    if not math.isfinite(reach.median):
+        return some or "not reached"
     factor = league.times_as_long(standing, target)
-    if standing is not league.reference and math.isfinite(factor):
-        text += f" ({factor:.2f}x)"
-    return text if reach.reached in (0, reach.seeds) else f"{text}, {reach.reached} of {reach.seeds}"
+    compared = f" ({factor:.2f}x)" if standing is not league.reference and math.isfinite(factor) else ""
+    return f"{reach.median:,.0f}{compared}{', ' if some else ''}{some}"
 
 
 def plus_minus(value: float, spread: float) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedasmu.report.league import League, find, leagues
+from fedasmu.report.lessons import best, few, lesson, ranked
 from fedasmu.report.page.charts import curves, distributions, sample
 from fedasmu.report.page.tasks import OUTCOMES, tasks
+from fedasmu.report.palette import order
 from fedasmu.report.tables import main_table
 
 RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit", "machine")
@@ -21,7 +23,8 @@ RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit"
 def write_page(runs: Sequence[str | Path], out: str | Path, reference: str = "fedasmu") -> Path:
     """Everything about the finished runs in or below these directories; the others are measured against `reference`."""
     found, out = leagues(find(runs), reference), Path(out)
-    data = {"leagues": [_league(one) for one in found], "outcomes": OUTCOMES}
+    places = {label: place for place, label in enumerate(order(found))}
+    data = {"leagues": [_league(one, places) for one in found], "outcomes": OUTCOMES}
     # In a script element only "<" could begin something that is not data: "</script>", "<!--".
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     own = {"data": text, "title": html.escape("; ".join(one.title for one in found))}
@@ -32,19 +35,29 @@ def write_page(runs: Sequence[str | Path], out: str | Path, reference: str = "fe
     return out
 
 
+def _best(league: League, header: Sequence[str]) -> list[list[int]]:
+    """Of each row, the columns to be set in bold."""
+    names = ["at" if name.startswith("at ") else name for name in header]
+    return [[place for place, name in enumerate(names) if name in columns] for columns in best(league)]
+
+
 def _part(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _league(league: League) -> dict[str, Any]:
+def _league(league: League, places: dict[str, int]) -> dict[str, Any]:
     table = main_table(league)
     seeds = [[tasks(run.result) for run in standing.runs] for standing in league.standings]
     return {
         "title": league.title,
         "settings": league.settings,
         "methods": [standing.label for standing in league.standings],
+        "looks": [places[standing.label] for standing in league.standings],
+        "ranks": [ranked(league).index(standing) + 1 for standing in league.standings],
         "targets": league.targets,
-        "table": {"header": table.header, "rows": table.rows, "note": table.note},
+        "lesson": lesson(league),
+        "few": [league.standings.index(standing) for standing in few(league)],
+        "table": {"header": table.header, "rows": table.rows, "note": table.note, "best": _best(league, table.header)},
         "curves": curves(league),
         "distributions": distributions([sample(runs) for runs in seeds]),
         # One seed shows how a method behaves in time, and keeps the file small.

@@ -13,9 +13,10 @@ const colours = {
     return this.known.get(name);
   },
   faint(name, opacity) { return this.get(name).replace(/^rgba?\(([^,]+,[^,]+,[^,)]+).*$/, `rgba($1, ${opacity})`); },
-  method: place => `m${place % 8}`,
+  looks: [], // of the methods of the task: places in the palette
+  method(method) { return `m${this.looks[method] % 8}`; },
   // After eight colours the same ones come again, with a broken line.
-  dash: place => [[], [8, 4], [2, 3]][Math.floor(place / 8) % 3],
+  dash(method) { return [[], [8, 4], [2, 3]][Math.floor(this.looks[method] / 8) % 3]; },
 };
 
 function element(name, properties = {}, ...children) {
@@ -44,14 +45,14 @@ function hover(labels, entries) {
       setCursor: u => {
         const at = u.cursor.idx;
         const rows = entries.filter(one => u.series[one.series].show && u.data[one.series][at] != null)
-          .map(one => [u.data[one.series][at], one]).sort((a, b) => b[0] - a[0]).slice(0, 12);
+          .map(one => [u.data[one.series][at], one]).sort((a, b) => b[0] - a[0]);
         tip.hidden = at == null || u.cursor.left < 0 || rows.length === 0;
         if (tip.hidden) return;
-        tip.replaceChildren(element("b", {}, `${labels[0]}: ${short(u.data[0][at])}`), ...rows.map(([value, one]) => {
+        tip.replaceChildren(element("b", {}, `${labels[0]}: ${short(u.data[0][at])}`), ...rows.slice(0, 12).map(([value, one]) => {
           const mark = element("i");
           mark.style.setProperty("--method", `var(--${colours.method(one.method)})`);
           return element("div", {}, mark, `${one.name}  ${short(value)}`);
-        }));
+        }), ...(rows.length > 12 ? [element("div", {}, `and ${rows.length - 12} more`)] : []));
         const right = u.cursor.left > u.over.clientWidth / 2;
         tip.style.left = right ? "" : `${u.cursor.left + 14}px`;
         tip.style.right = right ? `${u.over.clientWidth - u.cursor.left + 14}px` : "";
@@ -75,17 +76,27 @@ function showMethods(u, entries, hidden) {
   u.batch(() => entries.forEach(one => u.setSeries(one.series, { show: !hidden.has(one.method) })));
 }
 
+// The running mean over 9 points that are known; the ends have fewer.
+function smoothed(values) {
+  return values.map((value, at) => {
+    if (value == null) return null;
+    const near = values.slice(Math.max(0, at - 4), at + 5).filter(one => one != null);
+    return near.reduce((sum, one) => sum + one, 0) / near.length;
+  });
+}
+
 // A chart is told which methods are hidden, and to redraw itself when colours change.
-function curveChart(place, league, chosen) {
+function curveChart(place, league, chosen, smooth) {
   const curve = league.curves[chosen], data = [curve.x], series = [{}], bands = [], entries = [], all = [];
   curve.series.forEach(([mean, low, high], method) => {
     const stroke = () => colours.get(colours.method(method)), first = data.length;
     const edge = { stroke: "transparent", width: 0, points: { show: false } };
-    data.push(high, low, mean);
-    series.push(edge, edge, { stroke, width: 2, dash: colours.dash(method), points: { show: false } });
+    data.push(...[high, low, mean].map(values => smooth ? smoothed(values) : values));
+    const points = { show: mean.filter(value => value != null).length <= 12, size: 5 };
+    series.push(edge, edge, { stroke, width: 2, dash: colours.dash(method), points });
     bands.push({ series: [first, first + 1], fill: () => colours.faint(colours.method(method), 0.16) });
     entries.push({ series: first + 2, method, name: league.methods[method] });
-    [0, 1, 2].forEach(step => all.push({ series: first + step, method }));
+    [0, 1, 2].forEach(step => all.push({ series: first + step, method, edge: step < 2 }));
   });
   const targets = u => {
     const { ctx } = u, { left, width } = u.bbox;
@@ -107,14 +118,18 @@ function curveChart(place, league, chosen) {
     axes: [axis(curve.label, 30), axis("test accuracy", 46)],
     plugins: [hover([curve.label], entries)], hooks: { drawAxes: [targets] },
   }, data);
-  return { u, show: hidden => showMethods(u, all, hidden), redraw: () => u.redraw(false) };
+  // One slow method would press all others into a corner.
+  const cut = curve.x.at(-1) > 1.2 * curve.common ? curve.common : 0;
+  if (cut) u.setScale("x", { min: 0, max: cut });
+  const crowded = hidden => league.methods.length - hidden.size > 6;
+  const show = hidden => {
+    showMethods(u, all, hidden);
+    u.batch(() => all.filter(one => one.edge).forEach(one => u.setSeries(one.series, { show: !hidden.has(one.method) && !crowded(hidden) })));
+  };
+  return { u, cut, show, redraw: () => u.redraw(false) };
 }
 
 function distributionChart(place, league, chart) {
-  if (chart.lines.length === 0) {
-    place.append(element("div", { className: "empty" }, "No method here has it."));
-    return { show() {}, redraw() {} };
-  }
   const entries = chart.lines.map((line, at) => ({
     series: at + 1, method: line.method, name: league.methods[line.method] + (line.style ? " (first third)" : ""),
   }));

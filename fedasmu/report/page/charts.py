@@ -38,7 +38,7 @@ def _curves(league: League, along: Callable[[dict[str, Floats]], Floats]) -> dic
         each = [np.interp(x, along(run.result.curve), run.result.curve["accuracy"]) for run in standing.runs]
         known = np.where(x <= end, np.stack(each), np.nan)
         series.append([numbers(known.mean(0)), numbers(known.min(0)), numbers(known.max(0))])
-    return {"x": numbers(x, 7), "series": series}
+    return {"x": numbers(x, 7), "series": series, "common": float(min(ends))}
 
 
 def numbers(values: Iterable[float], digits: int = 4) -> list[float | None]:

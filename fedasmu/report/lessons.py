@@ -1,0 +1,119 @@
+"""What a league teaches: who is ahead, by how much, and which differences are noise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from fedasmu.report.league import League, Standing, target_of
+
+FEW = 6  # methods that a picture can show without a tangle
+# Student's t that 95 % of the samples stay within, two-sided, for 1 to 10 degrees of freedom; beyond, nearly 2.
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def t_95(freedom: int) -> float:
+    """The tabled value; beyond the table 1.96 + 2.6 / freedom, which is less than 0.02 off."""
+    return T_95[freedom - 1] if freedom <= len(T_95) else 1.96 + 2.6 / freedom
+
+
+def differ(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two methods differ beyond the seeds' noise: a paired t-test at 5 %, value by value of the same seed."""
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    if len(differences) < 2:
+        return False
+    spread = statistics.stdev(differences)
+    mean = abs(statistics.fmean(differences))
+    return mean > t_95(len(differences) - 1) * spread / math.sqrt(len(differences))
+
+
+def tied(one: Standing, other: Standing) -> bool:
+    """Whether two seeds or more speak of both, and do not tell them apart by their final accuracy."""
+    mine, theirs = ({run.seed: float(run.result.summary["accuracy"]) for run in each.runs} for each in (one, other))
+    common = sorted(mine.keys() & theirs.keys())
+    return len(common) > 1 and not differ([mine[seed] for seed in common], [theirs[seed] for seed in common])
+
+
+def noise(league: League) -> float:
+    """The least difference in final accuracy that the seeds' spread lets one believe in; NaN with a single seed."""
+    counted = [one for one in league.standings if len(one.runs) > 1]
+    freedom = sum(len(one.runs) - 1 for one in counted)
+    if not freedom:
+        return math.nan
+    pooled = sum((len(one.runs) - 1) * one.spread**2 for one in counted) / freedom
+    return t_95(freedom) * math.sqrt(pooled * 2 / min(len(one.runs) for one in counted))
+
+
+def ranked(league: League) -> list[Standing]:
+    """The most accurate first."""
+    return sorted(league.standings, key=lambda one: -one.accuracy)
+
+
+def leaders(league: League) -> list[Standing]:
+    """The most accurate method, and those that cannot be told from it; nobody leads by a single seed."""
+    first = ranked(league)[0]
+    return [one for one in ranked(league) if tied(first, one)]
+
+
+def few(league: League) -> list[Standing]:
+    """The methods to look at first: the reference, who leads in accuracy and in time, FedAvg, and the next best."""
+    by_time = sorted(league.standings, key=lambda one: -one.accuracy_at(league.common_time))
+    known = (league.reference, ranked(league)[0], by_time[0], league.named("fedavg"), *ranked(league))
+    return list({one.label: one for one in known if one is not None}.values())[:FEW]
+
+
+def best(league: League) -> list[set[str]]:
+    """For each method the columns in which nobody is better, where the seeds let one say so."""
+    leading = {one.label for one in leaders(league)}
+    at_end = max(one.accuracy_at(league.common_time) for one in league.standings)
+    times = {target: min(one.reach(target).median for one in league.standings) for target in league.targets}
+    return [
+        ({"accuracy"} if one.label in leading else set())
+        | ({"at"} if one.accuracy_at(league.common_time) == at_end else set())
+        | {f"s to {target:g}" for target, time in times.items() if one.reach(target).median == time < math.inf}
+        for one in league.standings
+    ]
+
+
+def lesson(league: League) -> str:
+    """In a few sentences, what there is to learn from the table."""
+    if len(league.standings) == 1:
+        only = league.reference
+        return f"{only.label} ends at an accuracy of {only.accuracy:.3f}."
+    first = ranked(league)[0]
+    said = [_accuracy(league, first), _time(league), _noise(league)]
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def _accuracy(league: League, first: Standing) -> str:
+    others = [one.label for one in leaders(league)[1:]]
+    ahead = f"{first.label} ends highest, at an accuracy of {first.accuracy:.3f}"
+    if others:
+        names = ", ".join(others) if len(others) < FEW else f"{len(others)} others"
+        return f"{ahead}; the seeds do not tell {names} from it."
+    if first is league.reference:
+        return f"{ahead}, {100 * (first.accuracy - ranked(league)[1].accuracy):.1f} points before the next."
+    return f"{ahead}, {100 * (first.accuracy - league.reference.accuracy):.1f} points before {league.reference.label}."
+
+
+def _time(league: League) -> str:
+    target = target_of(league)
+    reached = [] if target is None else [one for one in league.standings if math.isfinite(one.reach(target).median)]
+    if target is None or len(reached) < 2:
+        return ""
+    times = {one.label: one.reach(target).median for one in reached}
+    quickest, second = sorted(times, key=lambda label: times[label])[:2]
+    other = league.reference.label if league.reference.label in times.keys() - {quickest} else second
+    factor = times[other] / max(times[quickest], 1e-9)
+    if factor < 1.05:
+        return ""
+    first = f"{quickest} is the first at {target:g}, after {times[quickest]:,.0f} s"
+    return f"{first}; {other} takes {factor:.1f} times as long."
+
+
+def _noise(league: League) -> str:
+    least = noise(league)
+    if math.isnan(least):
+        return "One seed each: what is noise cannot be told."
+    return f"Differences below {100 * least:.1f} points are within the noise of the seeds."
