@@ -28,6 +28,7 @@ def report(
     """Make tables, figures and a page to look at from run directories alone."""
     from fedasmu.report import figures, latex, tables
     from fedasmu.report.league import find, leagues
+    from fedasmu.report.lessons import lesson
     from fedasmu.report.page import write_page
 
     found = leagues(find(directories), reference)
@@ -41,5 +42,6 @@ def report(
     write_page(directories, out / "report.html", reference)
     for league in found:
         show_grid(tables.main_table(league))
+        say(lesson(league))
     for path in sorted(out.iterdir()):
         say(str(path))

@@ -164,11 +164,13 @@ def run_grid(grid: list[Cell], workers: int | Literal["inline"], overwrite: bool
 
 def show(grid: list[Cell]) -> None:
     from fedasmu.report.league import find, leagues
+    from fedasmu.report.lessons import lesson
     from fedasmu.report.tables import main_table
 
     directories = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
     for league in leagues(find(directories)) if directories else []:
         show_grid(main_table(league))
+        say(lesson(league))
 
 
 def report_failures(failed: Failures) -> None:
