@@ -95,7 +95,7 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
 
 
 def test_the_pages_trace_and_profiles(run: Run, tmp_path: Path) -> None:
-    for name, text in re.findall(r"`(\w+\.csv)`:\n\n```csv\n(.*?)```", PAGE.read_text(), re.DOTALL):
+    for name, text in re.findall(r"`(\w+\.csv)`:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL):
         (tmp_path / name).write_text(text)
     given: dict[str, Any] = {"profiles": str(tmp_path / "profiles.csv"), "trace": str(tmp_path / "trace.csv")}
     with pytest.raises(UserError, match=r"fleet.profiles has 3 devices, but there are 10 in all"):

@@ -53,7 +53,7 @@ def recipe(name: str, *overrides: str) -> Config:
 def variations() -> Iterator[tuple[str, str]]:
     """What the comment at the head of a study proposes."""
     for name in STUDIES:
-        proposed = re.findall(r"^#   --set (\S+)$", (RECIPES / f"{name}.toml").read_text(), re.MULTILINE)
+        proposed = re.findall(r"^#   --set '?(\S+?)'?$", (RECIPES / f"{name}.toml").read_text(), re.MULTILINE)
         assert len(proposed) >= 3
         yield from ((name, one) for one in proposed)
 
@@ -112,7 +112,8 @@ def test_what_a_study_varies_makes_another_run_that_works(name: str, variation: 
     varied = recipe(name, variation)
     key, _, value = variation.partition("=")
     section, _, field = key.partition(".")
-    assert str(getattr(getattr(varied, section), field)) in (value, str(float(value) if value[0].isdigit() else value))
+    plain = value[0].isdigit() or value[0] == "["
+    assert getattr(getattr(varied, section), field) == (json.loads(value) if plain else value)
     assert try_out(varied, tmp_path).summary["uploads"] == UPLOADS
 
 

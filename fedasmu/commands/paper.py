@@ -21,7 +21,8 @@ REPRODUCE_EXAMPLES = """
 [bold]Studies[/bold]
 
   table1, table2: the paper's tables. ablation, slots: parts of FedASMU. baselines: three more methods. bandwidth,
-  heterogeneity, devices: environments. sensitivity: FedASMU's settings.
+  heterogeneity, devices: environments. sensitivity: FedASMU's settings. clock: which rounds and uploads the paper's
+  times would be in a fleet, without any training; --set fleet.preset=base asks for another fleet.
 """
 Name = Literal[
     "table1",
@@ -33,6 +34,7 @@ Name = Literal[
     "heterogeneity",
     "devices",
     "sensitivity",
+    "clock",
 ]
 
 
@@ -50,6 +52,9 @@ def reproduce(
     overwrite: Overwrite = False,
 ) -> None:
     """Run one of the paper's studies, and set it beside the paper's figures and claims."""
+    if study == "clock":
+        _clock(overrides or [])
+        return
     count = worker_count(workers)
     from fedasmu.study import reproduce as studied
     from fedasmu.study.studies import BUDGETS, STUDIES
@@ -73,3 +78,9 @@ def reproduce(
     (out / f"{study}.md").write_text("\n".join([head, *skipped, *(grid.markdown() for grid in grids)]))
     say(f"runs: {out}\nthis report: {out / f'{study}.md'}")
     report_failures(failed)
+
+
+def _clock(overrides: list[str]) -> None:
+    from fedasmu.study import clock
+
+    show_grid(clock.table(RECIPES, range(3), overrides))
