@@ -10,12 +10,14 @@ from torch import nn
 from fedasmu.algorithms import Federation
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData
+from fedasmu.desk import Desk
 from fedasmu.environment import expected_data, federated_data, fleet, network
 from fedasmu.errors import UserError
 from fedasmu.native import Network
 from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
-from fedasmu.protocol import Model, Workload
+from fedasmu.protocol import Model
 from fedasmu.record import SHELVES, Record
+from fedasmu.roster import Member, Roster
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
 from fedasmu.simulation.memories import Memories
@@ -76,53 +78,47 @@ class Build:
             return Inline(timing_only)
         return factory(workers)(Site(self.trainer().perform, self.layout.bytes, stopping, say))
 
-    def simulator(self, pool: Pool, record: Record, observe: Callable[[Simulator], None]) -> Simulator:
+    def simulator(self, pool: Pool, record: Record) -> Simulator:
         config, local = self.config, self.config.local
         pace = config.pacing.pace(len(self.fleet))
-        shelves, examples = record.directory / SHELVES, self.examples
+        shelves = record.directory / SHELVES
         federation = Federation(
-            config.seed,
-            examples,
-            self.layout.size,
-            self.layout.trainable,
-            pace.limit,
-            Shelf(shelves / "server"),
-            self.layout,
-            config.stop.uploads,
-            lambda device: Workload(examples[device], local.batch, local.epochs),
-            self._seconds,
+            seed=config.seed,
+            roster=self._roster(),
+            layout=self.layout,
+            limit=pace.limit,
+            budget=config.stop.uploads,
+            batch=local.batch,
+            epochs=local.epochs,
+            shelf=Shelf(shelves / "server"),
         )
         vector = torch.zeros(1) if config.timing_only else self.initial
         server = Server(
-            Model(0, vector),
-            config.algorithm.schedule(pace),
-            config.algorithm.aggregator(federation),
-            len(self.fleet),
-            config.seed,
-            local.learning_rate,
-            config.algorithm.max_staleness,
-            config.algorithm.pull_beyond,
+            model=Model(0, vector),
+            schedule=config.algorithm.schedule(pace),
+            aggregator=config.algorithm.aggregator(federation),
+            devices=len(self.fleet),
+            seed=config.seed,
+            learning_rate=local.learning_rate,
+            max_staleness=config.algorithm.max_staleness,
+            pull_beyond=config.algorithm.pull_beyond,
         )
         return Simulator(
-            server=server,
+            desk=Desk(server, record, pool, self.layout.bytes, config.evaluate.every),
             learner=config.algorithm.learner(),
             fleet=self.fleet,
             pool=pool,
-            record=record,
             memories=Memories(Shelf(shelves / "devices")),
             workload=federation.workload,
             period=config.pacing.period,
-            model_bytes=self.layout.bytes,
             max_uploads=config.stop.uploads,
             max_time=config.stop.time,
-            evaluate_every=config.evaluate.every,
-            observe=observe,
         )
 
-    def _seconds(self, device: int) -> tuple[float, float, float]:
-        profile, size = self.fleet.profiles[device], self.layout.bytes
-        training = self.examples[device] * self.config.local.epochs * profile.seconds_per_sample
-        return profile.download(size), training, profile.upload(size)
+    def _roster(self) -> Roster:
+        epochs, size = self.config.local.epochs, self.layout.bytes
+        pairs = zip(self.examples, self.fleet.profiles, strict=True)
+        return Roster(Member(examples, profile.task(examples * epochs, size)) for examples, profile in pairs)
 
 
 def _check_device(name: str) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from fedasmu import checkpoint, failure, pools
 from fedasmu.build import Build
 from fedasmu.config import Config, Network
 from fedasmu.data.federated import FederatedData
+from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.events import Event, Measured
 from fedasmu.recipe import load, parse
 from fedasmu.record import SHELVES, Record, check_free, make_free, write_whole
 from fedasmu.result import Result
@@ -80,10 +83,13 @@ class Experiment:
         resume: bool = False,
         overwrite: bool = False,
         trackers: Sequence[str | Tracker] = (),
-        observe: Callable[[Simulator], None] = lambda simulator: None,
+        observe: Callable[[Desk, Event | Measured], None] | None = None,
         say: Callable[[str], None] = lambda message: None,
     ) -> Result:
-        """Train to the end of the budget and leave everything in `out` (runs/<name> unless given)."""
+        """Train to the end of the budget and leave everything in `out` (runs/<name> unless given).
+
+        `observe` is shown every line of events.jsonl and metrics.csv as it is written, with the desk that wrote it.
+        """
         directory = Path(out) if out is not None else Path("runs") / self.config.name
         pools.factory(workers)
         if resume and (directory / "summary.json").exists():
@@ -101,8 +107,10 @@ class Experiment:
             record = Record(directory)
             pool = build.pool(workers, stopping.is_set, say)
             try:
-                simulator = build.simulator(pool, record, observe)
-                simulator.meter.watchers.append(tracking.log)
+                simulator = build.simulator(pool, record)
+                simulator.desk.watchers.append(tracking.watch)
+                if observe is not None:
+                    simulator.desk.watchers.append(partial(observe, simulator.desk))
                 tracking.start()  # after the pool: what a tracker keeps open is not forked into the workers
                 result = _execute(build, simulator, directory, resume, workers, stopping, say)
                 tracking.finish(result.summary)
@@ -149,7 +157,6 @@ def _execute(
 
     try:
         if state is None:
-            simulator.record.restart()
             simulator.begin()
         else:
             simulator.restore(state)
@@ -181,9 +188,9 @@ def _execute(
 def _conclude(build: Build, simulator: Simulator, directory: Path, workers: pools.Workers, wall: float) -> None:
     """Write the model and the summary; a finished run needs no checkpoint any more."""
     if not build.config.timing_only:
-        save_file(build.layout.tensors(simulator.server.model.vector), directory / "model.safetensors")
-    simulator.record.close()
-    result, counters = Result(directory), simulator.server.counters
+        save_file(build.layout.tensors(simulator.desk.server.model.vector), directory / "model.safetensors")
+    simulator.desk.record.close()
+    result, counters = Result(directory), simulator.desk.server.counters
     summary = {
         "method": build.config.algorithm.name,
         "data": build.data.name if build.data else "none",
@@ -191,15 +198,15 @@ def _conclude(build: Build, simulator: Simulator, directory: Path, workers: pool
         "accuracy": result.accuracy,
         "best_accuracy": result.best_accuracy,
         "time_to": {str(target): result.time_to(target) for target in build.config.evaluate.targets},
-        "virtual_seconds": simulator.clock.now,
-        "version": simulator.server.model.version,
+        "virtual_seconds": simulator.now,
+        "version": simulator.desk.server.model.version,
         "uploads": counters.received,
         "stale": counters.stale,
         "refused": counters.refused,
         "lost": counters.lost,
-        "mean_staleness": simulator.mean_staleness,
-        "bytes_down": simulator.meter.tally.bytes_down,
-        "bytes_up": simulator.meter.tally.bytes_up,
+        "mean_staleness": simulator.desk.mean_staleness,
+        "bytes_down": simulator.desk.meter.tally.bytes_down,
+        "bytes_up": simulator.desk.meter.tally.bytes_up,
         "wall_seconds": round(wall, 3),
         "workers": pools.name(workers),
         **surroundings(),

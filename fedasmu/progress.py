@@ -11,7 +11,8 @@ from rich import progress
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from fedasmu.simulation.simulator import Simulator
+    from fedasmu.desk import Desk
+    from fedasmu.events import Event, Measured
 
 QUIET_INTERVAL = 10.0  # seconds between two lines where there is no terminal
 
@@ -48,15 +49,15 @@ class Live:
     def say(self, message: str) -> None:
         self.console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
-    def observe(self, simulator: Simulator) -> None:
-        received, now = simulator.server.counters.received, time.monotonic()
-        accuracy = f"accuracy {simulator.meter.latest['accuracy']:.3f}" if simulator.meter.latest else "accuracy ..."
+    def observe(self, desk: Desk, line: Event | Measured) -> None:
+        server, latest, now = desk.server, desk.meter.latest, time.monotonic()
+        accuracy = "..." if latest is None else f"{latest.accuracy:.3f}"
         status = (
-            f"t = {simulator.clock.now:,.0f} s  version {simulator.server.model.version}  {accuracy}"
-            f"  staleness {simulator.mean_staleness:.1f}"
+            f"t = {line.time:,.0f} s  version {server.model.version}  accuracy {accuracy}"
+            f"  staleness {desk.mean_staleness:.1f}"
         )
         if self.console.is_terminal:
-            self._bar.update(self._task, completed=received, status=status)
+            self._bar.update(self._task, completed=server.counters.received, status=status)
         elif now - self._said > QUIET_INTERVAL:
             self._said = now
-            self.console.print(f"{received}/{self.total} uploads  {status}", highlight=False)
+            self.console.print(f"{server.counters.received}/{self.total} uploads  {status}", highlight=False)

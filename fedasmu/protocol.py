@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,10 +23,19 @@ Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A version of the global model. Its vector is never written to."""
+    """A version of the global model. Its vector is never written to: tasks in flight share it."""
 
     version: int
     vector: Tensor
+    _writes: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_writes", self.vector._version)
+
+    @property
+    def intact(self) -> bool:
+        """Whether no operation of PyTorch has written into the vector since."""
+        return self.vector._version == self._writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,16 @@ class Report:
     def extra_bytes(self) -> int:
         """What is sent besides the model."""
         return sum(value.nbytes for value in self.note.values() if isinstance(value, Tensor))
+
+
+class Verdict(StrEnum):
+    """What the server did with a task that was delivered or given up."""
+
+    ACCEPTED = "accepted"
+    STALE = "stale"  # older than the staleness bound: discarded
+    REFUSED = "refused"  # not a model: wrong length or type, or not finite
+    UNKNOWN = "unknown"  # no such task in flight on this device: a duplicate, a replay, or given up as lost
+    LOST = "lost"  # given up just now
 
 
 @dataclass(frozen=True, slots=True)

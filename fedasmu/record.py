@@ -16,30 +16,17 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
+from fedasmu import events
 from fedasmu.errors import UserError
+from fedasmu.events import COLUMNS, Event, Measured
 
 SHELVES = "shelves"
 COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-COLUMNS = (
-    "time",  # virtual seconds
-    "version",  # of the global model
-    "uploads",  # received so far
-    "accuracy",
-    "loss",
-    "train_loss",  # mean over the uploads since the last line
-    "staleness",  # mean over the uploads since the last line
-    "stale",  # uploads discarded so far
-    "refused",
-    "lost",
-    "bytes_down",
-    "bytes_up",
-)
 
 
 class Record:
@@ -55,21 +42,18 @@ class Record:
         self.restore({"events": 0, "metrics": 0})
         self._metrics.write((",".join(COLUMNS) + "\n").encode())
 
-    def event(
-        self, time: float, kind: str, fields: dict[str, Any], notes: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
-        """One line. What a method notes comes last, and never in place of one of our own fields."""
-        line = {"time": time, "event": kind, **fields}
-        line |= {key: value for key, value in notes.items() if key not in line}
+    def write(self, line: Event | Measured) -> None:
+        """One line, in the file it belongs to."""
+        if isinstance(line, Measured):
+            self._metrics.write((",".join(map(str, line.row().values())) + "\n").encode())
+            self._metrics.flush()
+            return
+        fields = events.line(line)
         try:
-            text = COMPACT.encode(line)
+            text = COMPACT.encode(fields)
         except ValueError:  # JSON knows no infinity and no NaN
-            text = COMPACT.encode({key: value if _is_plain(value) else str(value) for key, value in line.items()})
+            text = COMPACT.encode({key: value if _is_plain(value) else str(value) for key, value in fields.items()})
         self._events.write(text.encode() + b"\n")
-
-    def metrics(self, row: dict[str, Any]) -> None:
-        self._metrics.write((",".join(str(row[column]) for column in COLUMNS) + "\n").encode())
-        self._metrics.flush()
 
     def state(self) -> dict[str, int]:
         """How long the files are, once all of it is on the disk."""

@@ -7,26 +7,19 @@ is its only source of truth about versions; a device is never believed about the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregator
-from fedasmu.protocol import Model, Report, Task, Upload
+from fedasmu.errors import DeviceError
+from fedasmu.protocol import Model, Report, Task, Upload, Verdict
 from fedasmu.schedule import Schedule
 from fedasmu.seeding import derive
-
-
-class Verdict(StrEnum):
-    """What the server did with an upload."""
-
-    ACCEPTED = "accepted"
-    STALE = "stale"  # older than the staleness bound: discarded
-    REFUSED = "refused"  # not a model: wrong length or type, or not finite
-    UNKNOWN = "unknown"  # no such task in flight: a duplicate, a replay, or a task given up as lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +82,25 @@ class Server:
         wanted = self.schedule.vacancies(len(self.ledger), len(self.waiting))
         return [self._start(device) for device in self._pick(wanted, eligible)] if wanted else []
 
-    def fetch(self, task: int) -> Model | None:
-        """A device asks, in the middle of its task, for a newer model: once a task, and only if there is one."""
+    def start(self, devices: Iterable[int]) -> list[Task]:
+        """Start these devices, which must be idle: for a driver that knows who is there and draws by itself."""
+        started = []
+        for device in devices:
+            try:
+                self._idle.remove(device)
+            except ValueError:
+                raise ValueError(f"device {device} cannot be started: it is busy, or there is none") from None
+            started.append(self._start(device))
+        return started
+
+    def entry(self, task: int, device: int | None = None) -> Entry | None:
+        """The line of a task in flight; with a device, only if the task is that device's."""
         entry = self.ledger.get(task)
+        return None if entry is None or device not in (None, entry.task.device) else entry
+
+    def fetch(self, task: int, device: int) -> Model | None:
+        """A device asks, in the middle of its task, for a newer model: once a task, and only if there is one."""
+        entry = self.entry(task, device)
         if entry is None or entry.asked:
             return None
         entry.asked = True
@@ -99,19 +108,20 @@ class Server:
             entry.fresh = self.model
         return entry.fresh
 
-    def wanted(self, task: int) -> bool:
+    def wanted(self, task: int, device: int) -> bool:
         """Whether the server waits for this task's model, unfinished as it may be."""
-        entry = self.ledger.get(task)
+        entry = self.entry(task, device)
         return entry is not None and entry.urgent
 
-    def receive(self, task: int, report: Report) -> Decision:
+    def receive(self, task: int, device: int, report: Report) -> Decision:
         """A device delivers its task."""
-        entry = self._release(task)
+        entry = self._release(task, device)
         if entry is None:
             return Decision(Verdict.UNKNOWN)
         base = entry.task.model
+        self._check_intact([base])
         staleness = self.model.version - base.version + 1
-        upload = Upload(task, entry.task.device, base, entry.fresh, staleness, report)
+        upload = Upload(task, device, base, entry.fresh, staleness, report)
         self.counters.received += 1
         if not self._sound(report):
             self.counters.refused += 1
@@ -126,12 +136,12 @@ class Server:
             verdict = Verdict.ACCEPTED
         return Decision(verdict, staleness, self._aggregate_if_ready())
 
-    def lose(self, task: int) -> Decision:
-        """A device died, or its time is up: its place is free again, and nobody waits for it any longer."""
-        if self._release(task) is None:
+    def lose(self, task: int, device: int | None = None) -> Decision:
+        """A device died, gave up, or its time is up: its place is free again, and nobody waits for it any longer."""
+        if self._release(task, device) is None:
             return Decision(Verdict.UNKNOWN)
         self.counters.lost += 1
-        return Decision(Verdict.ACCEPTED, aggregation=self._aggregate_if_ready())
+        return Decision(Verdict.LOST, aggregation=self._aggregate_if_ready())
 
     def flush(self) -> Aggregation | None:
         """Aggregate what a buffer or an unfinished round still holds, at the end of a run."""
@@ -147,9 +157,10 @@ class Server:
         self.ledger[task.id] = Entry(task)
         return task
 
-    def _release(self, task: int) -> Entry | None:
-        entry = self.ledger.pop(task, None)
+    def _release(self, task: int, device: int | None) -> Entry | None:
+        entry = self.entry(task, device)
         if entry is not None:
+            del self.ledger[task]
             self._idle.append(entry.task.device)
         return entry
 
@@ -172,11 +183,26 @@ class Server:
         return picked
 
     def _sound(self, report: Report) -> bool:
+        """Whether the report has a model in it: of the right kind and length, and finite, as its loss must be."""
         vector, current = report.vector, self.model.vector
+        if not isinstance(vector, Tensor) or vector.layout != torch.strided or vector.device.type != "cpu":
+            return False
         if vector.shape != current.shape or vector.dtype != current.dtype:
+            return False
+        if not isinstance(report.loss, float | int) or not abs(report.loss) <= sys.float_info.max:
             return False
         # One quick sum clears nearly all: an infinity or a NaN makes it infinite or NaN. So may many large numbers.
         return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
+
+    def _check_intact(self, models: Iterable[Model]) -> None:
+        """Catch a method that writes into a global model, which other tasks and later versions are made from."""
+        for model in models:
+            if not model.intact:
+                raise DeviceError(
+                    None,
+                    f"version {model.version} of the global model was written into: neither a session nor "
+                    f"{type(self.aggregator).__qualname__} may change a model it was given; clone its vector first",
+                )
 
     def _aggregate_if_ready(self) -> Aggregation | None:
         ready = self.waiting and self.schedule.ready(len(self.waiting), len(self.ledger))
@@ -196,6 +222,7 @@ class Server:
     def _aggregate(self) -> Aggregation:
         uploads, self.waiting = self.waiting, []
         result = self.aggregator.aggregate(self.model, uploads)
+        self._check_intact([self.model, *(upload.base for upload in uploads)])
         self.model = Model(self.model.version + 1, result.vector)
         return Aggregation(self.model.version, uploads, result.weights, dict(result.details))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedasmu.errors import UserError
+from fedasmu.events import Event, Measured
 from fedasmu.result import Result, flat
 
 
@@ -143,9 +144,10 @@ class Together:
         config = flat(Result(self._directory).config) if self._trackers else {}
         self._each(lambda tracker: tracker.start(config))
 
-    def log(self, row: Mapping[str, Any]) -> None:
-        self._catch_up(written=1)
-        self._log(row)
+    def watch(self, line: Event | Measured) -> None:
+        if isinstance(line, Measured):
+            self._catch_up(written=1)
+            self._log(line.row())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Only the first time; later it does nothing."""

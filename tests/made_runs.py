@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedasmu import recipe as recipes
-from fedasmu.record import COLUMNS
+from fedasmu.events import COLUMNS
 from fedasmu.result import Result
 
 PARAMETERS = 250_000  # a megabyte

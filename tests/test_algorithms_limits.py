@@ -13,7 +13,8 @@ from uploads import aggregated, federation, model, upload
 
 from fedasmu import Experiment, Result
 from fedasmu.algorithms import ALGORITHMS, CA2FL, FedBuff, FedDyn
-from fedasmu.simulation.simulator import Simulator
+from fedasmu.desk import Desk
+from fedasmu.events import Event, Measured, Renewed
 
 BATCH = {"batch": 15}
 
@@ -45,11 +46,13 @@ def test_fedfa_with_a_window_of_one_is_fedasync_where_the_last_writer_wins(run: 
 
 
 def test_areas_model_is_the_mean_of_every_devices_last_one(tmp_path: Path) -> None:
-    def check(simulator: Simulator) -> None:
-        aggregator: Any = simulator.server.aggregator
+    def check(desk: Desk, line: Event | Measured) -> None:
+        if not isinstance(line, Renewed):
+            return
+        aggregator: Any = desk.server.aggregator
         last = [aggregator.federation.shelf.get(device) for device in range(10)]
         mean = torch.stack([aggregator.initial if each is None else each for each in last]).mean(0)
-        assert torch.allclose(simulator.server.model.vector, mean, atol=1e-6)
+        assert torch.allclose(desk.server.model.vector, mean, atol=1e-6)
 
     Experiment(settings(algorithm={"name": "area"}), model=softmax, data=blobs()).run(tmp_path / "area", observe=check)
 

@@ -47,7 +47,7 @@ def replay(algorithm: Algorithm, directory: Path) -> tuple[list[Vector], list[Re
         base = entry.task.model
         vector = 0.8 * base.vector + torch.randn(2, generator=generator)
         recorded.append(Recorded(entry.task.device, base.version, vector.numpy().astype(float)))
-        decision = server.receive(entry.task.id, Report(vector, EXAMPLES[entry.task.device]))
+        decision = server.receive(entry.task.id, entry.task.device, Report(vector, EXAMPLES[entry.task.device]))
         if decision.aggregation is not None:
             models.append(_numbers(server.model))
     return models, recorded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,8 @@ from fedasmu.algorithms import (
     port,
 )
 from fedasmu.models.contrast import contrastive
-from fedasmu.protocol import Poll, Train, Trained, Workload
+from fedasmu.protocol import Report, Train, Trained, Workload
+from fedasmu.session import Work
 
 WORK = Workload(examples=10, batch=5, epochs=2)
 
@@ -141,17 +143,18 @@ def test_port_takes_a_delay_of_one_for_agreement() -> None:
 
 def test_port_delivers_early_when_called() -> None:
     work = Workload(examples=10, batch=5, epochs=3)
-    session = port.Port().learner().train(task(torch.zeros(2)), work, {})
-    assert next(session).steps == range(2)
-    assert isinstance(session.send(Trained(torch.ones(2), 0.4)), Poll)
-    command = session.send(False)
-    assert (command.steps, command.vector.tolist()) == (range(2, 4), [1.0, 1.0])
-    assert isinstance(session.send(Trained(torch.full((2,), 2.0), 0.2)), Poll)
-    with pytest.raises(StopIteration) as stop:
-        session.send(True)
-    assert stop.value.value.vector.tolist() == [2.0, 2.0]
-    assert stop.value.value.note == {"epochs": 2}
-    assert stop.value.value.loss == pytest.approx(0.3)
+    mine, calls = task(torch.zeros(2)), iter([False, True])
+    under_way = Work(mine, port.Port().learner().train(mine, work, {}), wanted=lambda: next(calls))
+    first = under_way.begin()
+    second = under_way.reply(Trained(torch.ones(2), 0.4))
+    assert isinstance(first, Train)
+    assert isinstance(second, Train)
+    assert (first.steps, second.steps, second.vector.tolist()) == (range(2), range(2, 4), [1.0, 1.0])
+    report = under_way.reply(Trained(torch.full((2,), 2.0), 0.2))
+    assert isinstance(report, Report)
+    assert (report.vector.tolist(), report.note) == ([2.0, 2.0], {"epochs": 2})
+    assert under_way.polls == [False, True]
+    assert report.loss == pytest.approx(0.3)
 
 
 def test_asofed_balance() -> None:
@@ -200,8 +203,9 @@ def test_asofed_device_by_step() -> None:
     learner = asofed.AsoFed(recursion="step", pull=0.5, beta=0.25).learner()
     start = vector = torch.tensor([1.0, -1.0])
     before = h = torch.zeros(2)
-    session = learner.train(task(start, lr=0.1, rate=2.0, trainable=2), WORK, memory := {})
-    command = next(session)
+    mine, memory = task(start, lr=0.1, rate=2.0, trainable=2), dict[str, Any]()
+    work = Work(mine, learner.train(mine, WORK, memory))
+    command: Any = work.begin()
     for step, slope in enumerate(torch.tensor([[1.0, -2.0], [0.5, 3.0], [-4.0, 1.0], [2.0, -1.0]])):
         assert command.steps == range(step, step + 1)
         v = slope + 0.5 * (vector - start)
@@ -209,10 +213,8 @@ def test_asofed_device_by_step() -> None:
         h, before = 0.25 * h + 0.75 * before, v
         vector = vector - command.lr * (slope + command.pull * (vector - command.anchor))
         assert torch.allclose(vector, expected, atol=1e-6)
-        if step < 3:
-            command = session.send(Trained(vector, 0.0))
-    with pytest.raises(StopIteration):
-        session.send(Trained(vector, 0.0))
+        command = work.reply(Trained(vector, 0.0))
+    assert isinstance(command, Report)
     assert torch.allclose(memory["v"], before, atol=1e-5)
     assert torch.allclose(memory["h"], h, atol=1e-5)
 

@@ -14,7 +14,8 @@ from uploads import close, model, upload
 
 from fedasmu import Experiment
 from fedasmu.algorithms.steps import mixed_statistics
-from fedasmu.simulation.simulator import Simulator
+from fedasmu.desk import Desk
+from fedasmu.events import Event, Measured
 from fedasmu.vector import Layout
 
 METHODS = [{"name": name} for name in NAMES] + [{"name": "fedfa", "form": "delta"}]
@@ -33,8 +34,8 @@ def test_variances_stay_positive_and_evaluations_finite(method: dict[str, Any], 
     (variance,) = [entry for entry in Layout.of(network()).buffers if entry.name.endswith("running_var")]
     lowest = []
 
-    def watch(simulator: Simulator) -> None:
-        lowest.append(float(variance.view(simulator.server.model.vector).min()))
+    def watch(desk: Desk, line: Event | Measured) -> None:
+        lowest.append(float(variance.view(desk.server.model.vector).min()))
 
     table = settings(
         algorithm=method,

@@ -18,9 +18,10 @@ from fedasmu import Experiment
 from fedasmu.algorithms import asyncdrop
 from fedasmu.algorithms.asyncdrop import MergeSubnetwork, merge, random_units, scored_units
 from fedasmu.algorithms.subnetwork import hidden_layers, mask_of, work_share
+from fedasmu.desk import Desk
+from fedasmu.events import Event, Measured, Renewed
 from fedasmu.models import build
 from fedasmu.models.contrast import Contrast, contrastive
-from fedasmu.simulation.simulator import Simulator
 from fedasmu.vector import Layout
 
 
@@ -128,8 +129,9 @@ def test_a_task_changes_only_its_sub_network(choice: str, tmp_path: Path, monkey
             masks.append(note["mask"])
             return note
 
-    def look(simulator: Simulator) -> None:
-        seen.append((simulator.server.model.vector, masks[-1]))
+    def look(desk: Desk, line: Event | Measured) -> None:
+        if isinstance(line, Renewed):
+            seen.append((desk.server.model.vector, masks[-1]))
 
     monkeypatch.setattr(asyncdrop, "MergeSubnetwork", Watched)
     pacing, algorithm = {"max_in_flight": 1}, {"name": "asyncdrop", "choice": choice}

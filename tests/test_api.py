@@ -13,8 +13,10 @@ from conftest import Run, blobs, settings, softmax
 from torch import nn
 
 import fedasmu
-from fedasmu import Experiment, FederatedData, Result, data
+from fedasmu import Experiment, FederatedData, Result, data, events
+from fedasmu.desk import Desk
 from fedasmu.errors import UserError
+from fedasmu.events import Delivered, Event, Measured
 from fedasmu.report.page import write_page
 
 RECIPE = """
@@ -124,11 +126,19 @@ def test_a_result_is_read_from_any_run_directory(run: Run, tmp_path: Path) -> No
         Result(tmp_path)
 
 
-def test_observe_sees_every_upload(tmp_path: Path) -> None:
-    seen: list[int] = []
-    experiment = Experiment(settings(timing_only=True))
-    experiment.run(tmp_path / "run", observe=lambda simulator: seen.append(simulator.server.counters.received))
-    assert seen == list(range(1, 61))
+def test_observe_sees_every_line_of_the_run(tmp_path: Path) -> None:
+    seen: list[Event | Measured] = []
+    received: list[int] = []
+
+    def observe(desk: Desk, line: Event | Measured) -> None:
+        seen.append(line)
+        if isinstance(line, Delivered):
+            received.append(desk.server.counters.received)
+
+    result = Experiment(settings(timing_only=True)).run(tmp_path / "run", observe=observe)
+    assert received == list(range(1, 61))
+    assert [line for line in seen if not isinstance(line, Measured)] == [events.of_line(line) for line in result.events]
+    assert [line.time for line in seen if isinstance(line, Measured)] == result.curve["time"].tolist()
 
 
 def test_unknown_names_of_the_package() -> None:

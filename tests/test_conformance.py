@@ -13,7 +13,8 @@ from torch import nn
 
 from fedasmu import Experiment, Result
 from fedasmu.algorithms import ALGORITHMS
-from fedasmu.simulation.simulator import Simulator
+from fedasmu.desk import Desk
+from fedasmu.events import Event, Measured
 
 NAMES = [name for method in ALGORITHMS for name in method.names()]
 # Sixty uploads are few for a server that steps by a thousandth.
@@ -69,8 +70,8 @@ class Killed(BaseException):
 
 
 def test_killed_and_resumed_it_ends_in_the_same_bytes(name: str, run: Run, tmp_path: Path) -> None:
-    def kill(simulator: Simulator) -> None:
-        if simulator.server.counters.received == 23:
+    def kill(desk: Desk, line: Event | Measured) -> None:
+        if desk.server.counters.received == 23:
             raise Killed
 
     table = changes(name) | {"fleet": {"dropout": 0.1}, "checkpoint_seconds": 0.01}

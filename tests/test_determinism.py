@@ -23,7 +23,9 @@ from torch import Tensor, nn
 from fedasmu import Experiment, Result, checkpoint
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import FedAsync, Mix
+from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.events import Delivered, Event, Measured
 from fedasmu.protocol import Fetch, Memory, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.schedule import Periodic
 from fedasmu.simulation.simulator import Simulator
@@ -228,8 +230,8 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 def interrupted(directory: Path, uploads: int, method: str = "curious", **changes: Any) -> None:
     """A run that was stopped by Ctrl-C after so many uploads."""
 
-    def stop(simulator: Simulator) -> None:
-        if simulator.server.counters.received == uploads:
+    def stop(desk: Desk, line: Event | Measured) -> None:
+        if isinstance(line, Delivered) and desk.server.counters.received == uploads:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted):
@@ -321,15 +323,15 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
 def test_checkpoints_hold_what_is_in_flight_and_not_the_fleet(tmp_path: Path) -> None:
     interrupted(tmp_path / "run", 35, "fedasync")
     state = checkpoint.read(checkpoints(tmp_path / "run")[-1])
-    assert len(state["server"]["models"]) <= 6
-    assert len(state["runs"]) <= 5
+    assert len(state["desk"]["server"]["models"]) <= 6
+    assert len(state["works"]) <= 5
 
 
 def test_a_killed_worker_changes_nothing_but_what_is_said(tmp_path: Path) -> None:
     expected, said = whole(tmp_path / "whole"), []
 
-    def kill(simulator: Simulator) -> None:
-        if simulator.server.counters.received in (5, 20):
+    def kill(desk: Desk, line: Event | Measured) -> None:
+        if isinstance(line, Delivered) and desk.server.counters.received in (5, 20):
             os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
 
     experiment = an_experiment(checkpoint_seconds=1e9)
@@ -355,15 +357,15 @@ def test_a_computation_that_kills_its_workers_ends_the_run_with_a_checkpoint(
     experiment = Experiment(table, model=lambda: Mortal(20, 2), data=blobs())
     expected = outputs(experiment.run(tmp_path / "whole"))
 
-    def kill(simulator: Simulator) -> None:
-        if simulator.server.counters.received == 10:
+    def kill(desk: Desk, line: Event | Measured) -> None:
+        if desk.server.counters.received == 10:
             death.touch()
 
     with pytest.raises(DeviceError, match="for the second time"):
         experiment.run(tmp_path / "run", workers=2, observe=kill)
     death.unlink()
     (kept,) = checkpoints(tmp_path / "run")
-    assert checkpoint.read(kept)["server"]["counters"]["received"] >= 10
+    assert checkpoint.read(kept)["desk"]["server"]["counters"]["received"] >= 10
     assert outputs(experiment.run(tmp_path / "run", workers=2, resume=True)) == expected
 
 

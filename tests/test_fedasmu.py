@@ -16,8 +16,10 @@ from fedasmu.algorithms import Federation, settings, weights
 from fedasmu.algorithms.fedasmu import FedASMU, StalenessAware, own_displacement
 from fedasmu.algorithms.weights import DeviceControls, Guard, ServerControls
 from fedasmu.protocol import Fetch, Model, Probe, Probed, Report, Task, Train, Trained, Upload, Workload
+from fedasmu.roster import Member, Roster, Seconds
+from fedasmu.session import Work
 from fedasmu.shelf import Shelf
-from fedasmu.vector import Layout
+from fedasmu.vector import Entry, Layout
 
 AUTHORS = ServerControls(lam=1.0, sigma=0.5, iota=0.1)
 
@@ -114,15 +116,13 @@ def test_an_interpolated_version_lies_between_origin_and_fresh() -> None:
 def federation(size: int, tmp_path: Path, epochs: int = 3) -> Federation:
     return Federation(
         seed=0,
-        examples=[10, 10, 10],
-        size=size,
-        trainable=size,
+        roster=Roster(Member(10, Seconds(1.0, 10.0 + device, 2.0)) for device in range(3)),
+        layout=Layout((Entry("weight", (size,), 0),), ()),
         limit=2,
-        shelf=Shelf(tmp_path / "shelf"),
-        layout=Layout((), ()),
         budget=100,
-        workload=lambda device: Workload(10, 5, epochs),
-        seconds=lambda device: (1.0, 10.0 + device, 2.0),
+        batch=5,
+        epochs=epochs,
+        shelf=Shelf(tmp_path / "shelf"),
     )
 
 
@@ -269,12 +269,9 @@ def drive(
 ) -> tuple[list[Any], Report]:
     """Run one session by hand: training adds 1, the loss before a merge is 2 and after it 0.5."""
     task = Task(7, 0, Model(origin, torch.zeros(3)), lr=0.1, seed=11, note={"slot": slot})
-    session, commands, reply = method.learner().train(task, Workload(10, 5, 3), memory), [], None
-    while True:
-        try:
-            command = session.send(reply)
-        except StopIteration as stop:
-            return commands, stop.value
+    work, commands = Work(task, method.learner().train(task, Workload(10, 5, 3), memory)), list[Any]()
+    command, reply = work.begin(), None
+    while not isinstance(command, Report):
         commands.append(command)
         if isinstance(command, Train):
             reply = Trained(command.vector + 1.0, 1.0)
@@ -284,6 +281,8 @@ def drive(
             )
         else:
             reply = fresh
+        command = work.reply(reply)
+    return commands, command
 
 
 def test_a_device_trains_asks_merges_and_trains_on() -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fedasmu"
-ORDER = ("protocol", "vector", "algorithms", "server", "pools", "simulation", "build", "experiment", "cli")
+ORDER = (
+    *("protocol", "events", "vector", "roster", "algorithms", "session", "server", "pools", "record", "meter", "desk"),
+    *("simulation", "build", "experiment", "cli"),
+)
 
 
 def imported(path: Path) -> set[str]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import pytest
+
+from fedasmu.events import Delivered, Event, Fetched, Lost, Renewed, Started, of_line
+from fedasmu.protocol import Verdict
 from fedasmu.record import Record
 
 
@@ -14,13 +19,52 @@ def lines(directory: Path) -> list[dict[str, object]]:
 
 def test_a_methods_notes_never_replace_our_own_fields(tmp_path: Path) -> None:
     record = Record(tmp_path)
-    record.event(1.5, "upload", {"task": 3}, {"task": 99, "time": 0.0, "event": "?", "slot": 4})
+    notes = {"tasks": 99, "time": 0.0, "event": "?", "slot": 4}
+    record.write(Renewed(1.5, 2, [3], [0.5], notes))
     record.close()
-    assert lines(tmp_path) == [{"time": 1.5, "event": "upload", "task": 3, "slot": 4}]
+    expected = {"time": 1.5, "event": "version", "version": 2, "tasks": [3], "weights": [0.5], "slot": 4}
+    assert lines(tmp_path) == [expected]
 
 
 def test_every_line_is_strict_json_even_when_a_loss_is_not_finite(tmp_path: Path) -> None:
     record = Record(tmp_path)
-    record.event(0.0, "upload", {"loss": float("nan"), "task": 1}, {"beta": float("inf")})
+    record.write(Delivered(0.0, 1, 2, 3, 4, Verdict.REFUSED, math.nan, {"beta": math.inf}))
     record.close()
-    assert lines(tmp_path) == [{"time": 0.0, "event": "upload", "loss": "nan", "task": 1, "beta": "inf"}]
+    (line,) = lines(tmp_path)
+    assert (line["loss"], line["beta"], line["verdict"]) == ("nan", "inf", "refused")
+    again = of_line(line)
+    assert isinstance(again, Delivered)
+    assert math.isnan(again.loss)
+
+
+EVENTS: list[Event] = [
+    Started(0.0, 3, 1, 7),
+    Fetched(0.5, 3, 1, None),
+    Fetched(0.5, 3, 1, 8),
+    Delivered(1.0, 3, 1, 7, 2, Verdict.STALE, 0.25, {"slot": 2}),
+    Lost(1.5, 4, 0),
+    Renewed(2.0, 8, [3, 5], [0.5, 0.25], {"lambda": 1.0}),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_every_event_is_read_back_as_it_was_written(event: Event, tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    record.write(event)
+    record.close()
+    (line,) = lines(tmp_path)
+    assert list(line)[:2] == ["time", "event"]
+    assert of_line(line) == event
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"event": "nap"}, "event = 'nap': there is start, fetch, upload, lost, version"),
+        ({"time": 0.0}, "event = None"),
+        ({"event": "start", "time": 0.0, "task": 1, "device": 2}, "a line of kind start has no version"),
+    ],
+)
+def test_a_foreign_line_is_named(line: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        of_line(line)

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from fedasmu import checkpoint
 from fedasmu.algorithms.base import Aggregate, Aggregator
-from fedasmu.protocol import Model, Report, Upload
+from fedasmu.errors import DeviceError
+from fedasmu.protocol import Model, Report, Upload, Verdict
 from fedasmu.schedule import Periodic, Rounds, Schedule
-from fedasmu.server import Server, Verdict
+from fedasmu.server import Server
 
 
 class Plus(Aggregator):
@@ -55,7 +56,7 @@ def report(value: float = 1.0) -> Report:
 def test_a_fresh_upload_has_staleness_one_and_makes_a_version() -> None:
     server = a_server()
     task = server.tick()[0]
-    decision = server.receive(task.id, report())
+    decision = server.receive(task.id, task.device, report())
     assert (decision.verdict, decision.staleness) == (Verdict.ACCEPTED, 1)
     assert decision.aggregation is not None
     assert decision.aggregation.version == server.model.version == 1
@@ -66,15 +67,20 @@ def test_a_fresh_upload_has_staleness_one_and_makes_a_version() -> None:
 def test_staleness_counts_the_versions_since_the_task_was_issued() -> None:
     server = a_server()
     first, second, third, fourth = server.tick()
-    assert [server.receive(task.id, report()).staleness for task in (second, first, fourth, third)] == [1, 2, 3, 4]
+    assert [server.receive(task.id, task.device, report()).staleness for task in (second, first, fourth, third)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_a_fetch_does_not_make_an_upload_less_stale() -> None:
     server = a_server()
     slow, quick, *_ = server.tick()
-    server.receive(quick.id, report())
-    assert server.fetch(slow.id) is server.model
-    decision = server.receive(slow.id, report())
+    server.receive(quick.id, quick.device, report())
+    assert server.fetch(slow.id, slow.device) is server.model
+    decision = server.receive(slow.id, slow.device, report())
     assert decision.staleness == 2
     assert decision.aggregation is not None
     (upload,) = decision.aggregation.uploads
@@ -86,14 +92,15 @@ def test_a_fetch_does_not_make_an_upload_less_stale() -> None:
 def test_duplicates_replays_and_inventions_are_unknown_and_change_nothing() -> None:
     server = a_server()
     task = server.tick()[0]
-    server.receive(task.id, report())
+    server.receive(task.id, task.device, report())
+    other = server.tick()[0]
     model, counters = server.model, repr(server.counters)
-    for number in (task.id, 99, -1):
-        decision = server.receive(number, report(100.0))
+    for number, device in ((task.id, task.device), (99, task.device), (-1, -1), (other.id, task.device)):
+        decision = server.receive(number, device, report(100.0))
         assert (decision.verdict, decision.aggregation) == (Verdict.UNKNOWN, None)
-        assert server.lose(number).verdict == Verdict.UNKNOWN
-        assert server.fetch(number) is None
-        assert not server.wanted(number)
+        assert server.lose(number, device).verdict == Verdict.UNKNOWN
+        assert server.fetch(number, device) is None
+        assert not server.wanted(number, device)
     assert server.model is model
     assert repr(server.counters) == counters
 
@@ -101,18 +108,18 @@ def test_duplicates_replays_and_inventions_are_unknown_and_change_nothing() -> N
 def test_an_upload_after_its_task_was_lost_is_unknown() -> None:
     server = a_server()
     task = server.tick()[0]
-    server.lose(task.id)
-    assert server.receive(task.id, report()).verdict == Verdict.UNKNOWN
+    assert server.lose(task.id).verdict == Verdict.LOST
+    assert server.receive(task.id, task.device, report()).verdict == Verdict.UNKNOWN
     assert (server.counters.lost, server.counters.received) == (1, 0)
 
 
 def test_uploads_beyond_the_bound_are_discarded_and_counted() -> None:
     server = a_server(max_staleness=2)
     first, second, third, _ = server.tick()
-    server.receive(first.id, report())
-    assert server.receive(second.id, report()).verdict == Verdict.ACCEPTED  # staleness 2: just within
+    server.receive(first.id, first.device, report())
+    assert server.receive(second.id, second.device, report()).verdict == Verdict.ACCEPTED  # staleness 2: just within
     vector = server.model.vector
-    decision = server.receive(third.id, report())
+    decision = server.receive(third.id, third.device, report())
     assert (decision.verdict, decision.staleness, decision.aggregation) == (Verdict.STALE, 3, None)
     assert server.model.version == 2
     assert server.model.vector is vector
@@ -129,17 +136,24 @@ NOT_MODELS = {
     "NaN": torch.tensor([1.0, float("nan"), 1.0]),
     "infinity": torch.tensor([1.0, float("inf"), 1.0]),
     "opposite infinities": torch.tensor([float("inf"), 0.0, float("-inf")]),
+    "sparse": torch.ones(3).to_sparse(),
+    "nowhere": torch.ones(3, device="meta"),
+    "no tensor": [1.0, 1.0, 1.0],
+    "nothing": None,
 }
+NOT_LOSSES = {"NaN": float("nan"), "infinity": float("inf"), "too large": 10**400, "text": "0.1", "nothing": None}
+RUBBISH = {f"a vector: {name}": (vector, 0.0) for name, vector in NOT_MODELS.items()}
+RUBBISH |= {f"a loss: {name}": (torch.ones(3), loss) for name, loss in NOT_LOSSES.items()}
 
 
-@pytest.mark.parametrize("vector", NOT_MODELS.values(), ids=NOT_MODELS.keys())
-def test_what_is_not_a_model_is_refused_and_the_run_goes_on(vector: torch.Tensor) -> None:
+@pytest.mark.parametrize(("vector", "loss"), RUBBISH.values(), ids=RUBBISH.keys())
+def test_what_is_not_a_model_is_refused_and_the_run_goes_on(vector: Any, loss: Any) -> None:
     server = a_server()
     bad, good, *_ = server.tick()
-    decision = server.receive(bad.id, Report(vector, 1))
+    decision = server.receive(bad.id, bad.device, Report(vector, 1, loss))
     assert (decision.verdict, decision.aggregation) == (Verdict.REFUSED, None)
     assert (server.counters.refused, server.counters.received, server.model.version) == (1, 1, 0)
-    assert server.receive(good.id, report()).verdict == Verdict.ACCEPTED
+    assert server.receive(good.id, good.device, report()).verdict == Verdict.ACCEPTED
     assert server.model.vector.tolist() == [1, 1, 1]
     assert bad.device not in {entry.task.device for entry in server.ledger.values()}
 
@@ -147,25 +161,59 @@ def test_what_is_not_a_model_is_refused_and_the_run_goes_on(vector: torch.Tensor
 def test_large_but_finite_models_are_accepted() -> None:
     server = a_server()
     task = server.tick()[0]
-    assert server.receive(task.id, Report(torch.full((3,), 3e38), 1)).verdict == Verdict.ACCEPTED
+    assert server.receive(task.id, task.device, Report(torch.full((3,), 3e38), 1)).verdict == Verdict.ACCEPTED
 
 
 def test_a_fresh_model_is_given_only_if_it_is_newer() -> None:
     server = a_server()
     task, other, *_ = server.tick()
-    assert server.fetch(task.id) is None
-    server.receive(other.id, report())
-    assert server.fetch(task.id) is None  # it has asked already, at its own time
+    assert server.fetch(task.id, task.device) is None
+    server.receive(other.id, other.device, report())
+    assert server.fetch(task.id, task.device) is None  # it has asked already, at its own time
 
 
 def test_a_fresh_model_is_given_at_most_once() -> None:
     server = a_server()
     task, other, *_ = server.tick()
-    server.receive(other.id, report())
-    fresh = server.fetch(task.id)
+    server.receive(other.id, other.device, report())
+    fresh = server.fetch(task.id, task.device)
     assert fresh is not None
     assert fresh.version == 1
-    assert server.fetch(task.id) is None
+    assert server.fetch(task.id, task.device) is None
+
+
+def test_named_devices_are_started_and_a_busy_or_invented_one_is_named() -> None:
+    server = a_server(devices=5)
+    assert [(task.id, task.device) for task in server.start([3, 0])] == [(0, 3), (1, 0)]
+    for device in (3, 5, -1):
+        with pytest.raises(ValueError, match=f"device {device} cannot be started"):
+            server.start([device])
+    assert {task.device for task in server.tick()} == {1, 2, 4}
+
+
+class Spoiling(Plus):
+    """Writes into what it was given."""
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        current.vector.add_(uploads[0].report.vector)
+        return Aggregate(current.vector.clone(), [1.0])
+
+
+def test_a_method_that_writes_into_the_global_model_is_caught() -> None:
+    server = a_server()
+    server.aggregator = Spoiling()
+    task = server.tick()[0]
+    with pytest.raises(DeviceError, match=r"version 0 of the global model was written into.*Spoiling"):
+        server.receive(task.id, task.device, report())
+
+
+def test_a_session_that_writes_into_an_old_global_model_is_caught() -> None:
+    server = a_server()
+    slow, quick, *_ = server.tick()
+    server.receive(quick.id, quick.device, report())
+    slow.model.vector[0] = 5.0
+    with pytest.raises(DeviceError, match="version 0 of the global model"):
+        server.receive(slow.id, slow.device, report())
 
 
 def test_losing_a_device_frees_its_place() -> None:
@@ -181,8 +229,8 @@ def test_losing_a_device_frees_its_place() -> None:
 def test_a_round_is_complete_when_its_last_member_dies() -> None:
     server = a_server(Rounds(3))
     first, second, third = server.tick()
-    assert server.receive(first.id, report()).aggregation is None
-    assert server.receive(second.id, report()).aggregation is None
+    assert server.receive(first.id, first.device, report()).aggregation is None
+    assert server.receive(second.id, second.device, report()).aggregation is None
     aggregation = server.lose(third.id).aggregation
     assert aggregation is not None
     assert [upload.task for upload in aggregation.uploads] == [first.id, second.id]
@@ -192,8 +240,8 @@ def test_a_round_is_complete_when_its_last_member_dies() -> None:
 def test_a_round_is_complete_when_its_last_member_delivers_rubbish() -> None:
     server = a_server(Rounds(2))
     first, second = server.tick()
-    server.receive(first.id, report())
-    decision = server.receive(second.id, report(float("nan")))
+    server.receive(first.id, first.device, report())
+    decision = server.receive(second.id, second.device, report(float("nan")))
     assert decision.verdict == Verdict.REFUSED
     assert decision.aggregation is not None
     assert decision.aggregation.version == 1
@@ -210,10 +258,10 @@ def test_a_whole_cohort_dying_starts_a_new_round() -> None:
 def test_a_buffer_waits_until_it_is_full_and_flush_empties_it() -> None:
     server = a_server(Periodic(count=4, limit=12, buffer=3))
     first, second, third, fourth = server.tick()
-    assert server.receive(first.id, report()).aggregation is None
-    assert server.receive(second.id, report()).aggregation is None
-    assert server.receive(third.id, report()).aggregation is not None
-    assert server.receive(fourth.id, report()).staleness == 2
+    assert server.receive(first.id, first.device, report()).aggregation is None
+    assert server.receive(second.id, second.device, report()).aggregation is None
+    assert server.receive(third.id, third.device, report()).aggregation is not None
+    assert server.receive(fourth.id, fourth.device, report()).staleness == 2
     last = server.flush()
     assert last is not None
     assert [upload.task for upload in last.uploads] == [fourth.id]
@@ -225,13 +273,13 @@ def test_tasks_that_fell_too_far_behind_are_called_in_before_the_next_version() 
     slow, quick, *others = server.tick()
     for task in others:
         server.lose(task.id)
-    assert server.receive(quick.id, report()).aggregation is not None  # version 1: now `slow` is 2 stale
-    assert not server.wanted(slow.id)  # it is noticed at an aggregation
+    assert server.receive(quick.id, quick.device, report()).aggregation is not None  # version 1: now `slow` is 2 stale
+    assert not server.wanted(slow.id, slow.device)  # it is noticed at an aggregation
     late = server.tick()[0]
-    assert server.receive(late.id, report()).aggregation is None
-    assert server.wanted(slow.id)
-    assert not server.wanted(late.id)
-    aggregation = server.receive(slow.id, report()).aggregation
+    assert server.receive(late.id, late.device, report()).aggregation is None
+    assert server.wanted(slow.id, slow.device)
+    assert not server.wanted(late.id, late.device)
+    aggregation = server.receive(slow.id, slow.device, report()).aggregation
     assert aggregation is not None
     assert {upload.task for upload in aggregation.uploads} == {late.id, slow.id}
 
@@ -239,8 +287,9 @@ def test_tasks_that_fell_too_far_behind_are_called_in_before_the_next_version() 
 def test_a_called_in_device_that_dies_does_not_stop_the_server() -> None:
     server = a_server(Periodic(count=2, limit=12), pull_beyond=1)
     slow, quick = server.tick()
-    server.receive(quick.id, report())
-    assert server.receive(server.tick()[0].id, report()).aggregation is None
+    server.receive(quick.id, quick.device, report())
+    third = server.tick()[0]
+    assert server.receive(third.id, third.device, report()).aggregation is None
     assert server.lose(slow.id).aggregation is not None
 
 
@@ -248,8 +297,8 @@ def test_the_learning_rate_follows_the_uploads_received() -> None:
     server = a_server()
     tasks = server.tick()
     assert {task.lr for task in tasks} == {1.0}
-    server.receive(tasks[0].id, report())
-    server.receive(tasks[1].id, report(float("nan")))  # counts too: it was received
+    server.receive(tasks[0].id, tasks[0].device, report())
+    server.receive(tasks[1].id, tasks[1].device, report(float("nan")))  # counts too: it was received
     assert server.tick()[0].lr == 0.25
 
 
@@ -300,10 +349,12 @@ def test_old_versions_are_held_only_while_a_task_holds_them() -> None:
     server = a_server()
     slow, quick, *_ = server.tick()
     oldest = weakref.ref(server.model.vector)
-    server.receive(quick.id, report())
+    server.receive(quick.id, quick.device, report())
     middle = weakref.ref(server.model.vector)
-    assert server.fetch(slow.id) is not None
-    server.receive(server.tick()[-1].id, report())
+    assert server.fetch(slow.id, slow.device) is not None
+    last = server.tick()[-1]
+    server.receive(last.id, last.device, report())
+    del last
     for task in [task for task in server.ledger if task != slow.id]:
         server.lose(task)
     device = slow.device
@@ -325,11 +376,13 @@ def play(server: Server, rounds: range) -> list[Any]:
     for number in rounds:
         answers += [(task.id, task.device, task.model.version, task.lr, task.seed) for task in server.tick()]
         tasks = sorted(server.ledger)
-        fresh = server.fetch(tasks[number % len(tasks)])
+        asking = tasks[number % len(tasks)]
+        fresh = server.fetch(asking, server.ledger[asking].task.device)
         answers.append(None if fresh is None else fresh.version)
         done = tasks[(7 * number) % len(tasks)]
         value = float("nan") if number % 5 == 4 else float(number)
-        decision = server.lose(done) if number % 4 == 3 else server.receive(done, report(value))
+        device = server.ledger[done].task.device
+        decision = server.lose(done) if number % 4 == 3 else server.receive(done, device, report(value))
         made = decision.aggregation
         answers.append((decision.verdict, decision.staleness, made and [upload.task for upload in made.uploads]))
         answers.append((server.model.version, server.model.vector.tolist(), repr(server.counters)))

@@ -20,7 +20,9 @@ from fedasmu import Experiment, Result
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import Average, LocalSGD
 from fedasmu.config import Config
+from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError
+from fedasmu.events import Delivered, Event, Lost, Measured, Started
 from fedasmu.pools import Inline, timing_only
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.recipe import parse
@@ -68,7 +70,7 @@ class Study(Algorithm):
         return Asking() if self.asks else LocalSGD()
 
 
-def simulate(directory: Path, algorithm: Study, check: Any = lambda simulator: None, **changes: Any) -> Result:
+def simulate(directory: Path, algorithm: Study, check: Any = None, **changes: Any) -> Result:
     table = blob_settings(**changes)
     config = parse({**table, "timing_only": True, "data": {"per_device": 23}, "algorithm": {"name": "fedavg"}})
     config = config.model_copy(update={"algorithm": algorithm})
@@ -168,11 +170,15 @@ def profiles(result: Result) -> list[Profile]:
 def test_invariants_of_every_run(
     tmp_path_factory: pytest.TempPathFactory, algorithm: Study, fleet: Any, pacing: Any, seed: int
 ) -> None:
-    held: list[tuple[set[int], set[int]]] = []
+    under_way: set[int] = set()
 
-    def check(simulator: Simulator) -> None:
-        held.append((set(simulator.runs), set(simulator.server.ledger)))
-        assert len(simulator.pool._jobs) <= len(simulator.runs) + 1  # type: ignore[attr-defined]
+    def check(desk: Desk, line: Event | Measured) -> None:
+        if isinstance(line, Started):
+            under_way.add(line.task)
+        elif isinstance(line, Delivered | Lost):
+            under_way.remove(line.task)
+            assert under_way == set(desk.server.ledger), "the server holds a task exactly while it is under way"
+            assert len(desk.meter.pool._jobs) <= len(under_way) + 1  # type: ignore[attr-defined]
 
     directory = tmp_path_factory.mktemp("runs") / "run"
     stop = {"uploads": 40, "time": 2000.0}
@@ -181,7 +187,6 @@ def test_invariants_of_every_run(
 
     limit = parse(result.config | {"algorithm": {"name": "fedavg"}}).pacing.pace(len(devices)).limit
     assert ledger.most_busy <= (min(limit, algorithm.cohort) if algorithm.cohort else limit)
-    assert all(runs == tasks for runs, tasks in held), "the server holds a task exactly while it is under way"
 
     # A task ends in an upload or a loss, or is under way when the run ends; what was accepted was aggregated.
     uploads = [event for event in ledger.ends.values() if event["event"] == "upload"]
@@ -334,18 +339,15 @@ def by_hand(learner: Learner, tmp_path: Path, **changes: Any) -> Simulator:
     fleet = Fleet([Profile(1.0, 8e-6, 8e-6, 0.25)], 0)
     server = Server(Model(0, torch.zeros(2)), Periodic(1, 1), Average(), 1, 0, lambda uploads: 0.1, **changes)
     (tmp_path / "run").mkdir()
-    record = Record(tmp_path / "run")
-    record.restart()
+    record, pool = Record(tmp_path / "run"), Inline(timing_only)
     return Simulator(
-        server=server,
+        desk=Desk(server, record, pool, model_bytes=8),
         learner=learner,
         fleet=fleet,
-        pool=Inline(timing_only),
-        record=record,
+        pool=pool,
         memories=Memories(Shelf(tmp_path / "shelf")),
         workload=lambda device: Workload(10, 4, 1),
         period=1000.0,
-        model_bytes=8,
         max_uploads=1,
     )
 
@@ -370,8 +372,8 @@ def test_what_each_command_costs(tmp_path: Path) -> None:
         simulator.step()
     # 8.25 s down; 8 + 1 + 4/3 + 4 + 0.5 s of work; the model and 100 bytes up in 108.25 s
     assert simulator.clock.now == pytest.approx(8.25 + 8 + 1 + 4 / 3 + 4 + 0.5 + 108.25)
-    assert simulator.meter.tally.bytes_down == 8
-    assert simulator.meter.tally.bytes_up == 108
+    assert simulator.desk.meter.tally.bytes_down == 8
+    assert simulator.desk.meter.tally.bytes_up == 108
     assert learner.replies[-2:] == [None, False]
 
 
@@ -397,7 +399,7 @@ def test_a_second_request_is_answered_the_same_after_a_resume(tmp_path: Path) ->
     simulator = by_hand(learner, tmp_path)
     simulator.begin()
     simulator.step()  # the tick that starts the task
-    simulator.server.model = Model(1, torch.ones(2))  # somebody else's upload makes a version meanwhile
+    simulator.desk.server.model = Model(1, torch.ones(2))  # somebody else's upload makes a version meanwhile
     while len(learner.replies) < 2:
         simulator.step()
     assert [reply and reply.version for reply in learner.replies] == [1, None]
@@ -405,7 +407,7 @@ def test_a_second_request_is_answered_the_same_after_a_resume(tmp_path: Path) ->
     (tmp_path / "other").mkdir()
     resumed = by_hand(again, tmp_path / "other")
     state = simulator.state()
-    state["meter"]["record"] = resumed.record.state()
+    state["desk"]["record"] = resumed.desk.record.state()
     resumed.restore(state)
     assert [reply and reply.version for reply in again.replies] == [1, None]
 
@@ -414,10 +416,10 @@ def test_old_models_are_released_as_tasks_end(run: Run) -> None:
     """The server holds one vector for each distinct version in flight, and the newest."""
     most: list[int] = []
 
-    def count(simulator: Simulator) -> None:
-        state = simulator.server.state()
-        in_flight = {entry.task.model.version for entry in simulator.server.ledger.values()}
-        assert {int(version) for version in state["models"]} == in_flight | {simulator.server.model.version}
+    def count(desk: Desk, line: Event | Measured) -> None:
+        state = desk.server.state()
+        in_flight = {entry.task.model.version for entry in desk.server.ledger.values()}
+        assert {int(version) for version in state["models"]} == in_flight | {desk.server.model.version}
         most.append(len(state["models"]))
 
     experiment = Experiment(blob_settings(), model=softmax, data=blobs())

@@ -13,7 +13,9 @@ import pytest
 from conftest import blobs, outputs, settings, softmax
 
 from fedasmu import Experiment, Result
+from fedasmu.desk import Desk
 from fedasmu.errors import Interrupted, UserError
+from fedasmu.events import Event, Measured
 from fedasmu.trackers import TRACKERS, Tracker
 
 
@@ -70,8 +72,8 @@ def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) 
 
 
 def test_after_an_interruption_a_tracker_is_closed_and_the_next_one_sees_all_lines(tmp_path: Path) -> None:
-    def stop(simulator: Any) -> None:
-        if simulator.server.counters.received == 30:
+    def stop(desk: Desk, line: Event | Measured) -> None:
+        if desk.server.counters.received == 30:
             raise Interrupted
 
     first, second = Notebook(), Notebook()

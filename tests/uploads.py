@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedasmu.algorithms import Aggregator, Federation
-from fedasmu.protocol import Model, Report, Session, Task, Trained, Upload, Workload
+from fedasmu.protocol import Model, Report, Session, Task, Trained, Upload
+from fedasmu.roster import Member, Roster, Seconds
+from fedasmu.session import Step, Work
 from fedasmu.shelf import Shelf
 from fedasmu.vector import Layout
 
@@ -22,19 +24,15 @@ def federation(
     budget: int = 100,
     batch: int = 5,
 ) -> Federation:
-    layout = Layout.of(module or nn.Linear(1, 1))  # two numbers, unless a module is given
-    work = Workload(10, batch, 2)
-    sizes = (layout.size, layout.trainable)
     return Federation(
-        0,
-        examples,
-        *sizes,
-        3,
-        Shelf(directory),
-        layout,
-        budget,
-        lambda device: work,
-        lambda device: (1.0, 1.0 + device, 1.0),
+        seed=0,
+        roster=Roster(Member(count, Seconds(1.0, 1.0 + device, 1.0)) for device, count in enumerate(examples)),
+        layout=Layout.of(module or nn.Linear(1, 1)),  # two numbers, unless a module is given
+        limit=3,
+        budget=budget,
+        batch=batch,
+        epochs=2,
+        shelf=Shelf(directory),
     )
 
 
@@ -58,13 +56,10 @@ def task(vector: Tensor, lr: float = 0.1, **note: Any) -> Task:
 
 def answered(session: Session, *vectors: Tensor) -> tuple[list[Any], Report]:
     """The commands that a session gives when its trainings end in these vectors, and its report."""
-    commands = [next(session)]
-    try:
-        for vector in vectors:
-            commands.append(session.send(Trained(vector, 0.5)))
-    except StopIteration as stop:
-        return commands, stop.value
-    raise AssertionError(f"the session wants more: {commands[-1]}")
+    work = Work(task(torch.zeros(0)), session)
+    steps: list[Step] = [work.begin(), *(work.reply(Trained(vector, 0.5)) for vector in vectors)]
+    assert isinstance(steps[-1], Report), f"the session wants more: {steps[-1]}"
+    return steps[:-1], steps[-1]
 
 
 def close(vector: Tensor, *numbers: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -11,30 +11,51 @@ from pydantic import Field
 from torch import Tensor
 
 from fedasmu.protocol import Memory, Model, Session, Task, Upload, Workload
+from fedasmu.roster import Roster, Seconds
 from fedasmu.schedule import Schedule
 from fedasmu.section import Section
 from fedasmu.shelf import Shelf
 from fedasmu.vector import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
     """What a server half may know about the fleet before training starts."""
 
     seed: int
-    examples: Sequence[int]  # training examples on each device
-    size: int  # elements of the model's vector
-    trainable: int  # how many of them, the first ones, are trainable
-    limit: int  # the most devices in flight
-    shelf: Shelf  # on disk, for methods that keep a vector for every device
+    roster: Roster  # the devices: their examples, and how long a task takes them
     layout: Layout  # names and shapes of the tensors in the vector
+    limit: int  # the most devices in flight
     budget: int  # uploads, in the whole run
-    workload: Callable[[int], Workload]  # of a device
-    seconds: Callable[[int], tuple[float, float, float]]  # a device's nominal download, training and upload time
+    batch: int  # examples in a step of a device's training
+    epochs: int  # of a task
+    shelf: Shelf  # on disk, for methods that keep a vector for every device
 
     @property
     def devices(self) -> int:
-        return len(self.examples)
+        return len(self.roster)
+
+    @property
+    def examples(self) -> Sequence[int]:
+        """Training examples on each device."""
+        return self.roster.examples
+
+    @property
+    def size(self) -> int:
+        """Elements of the model's vector."""
+        return self.layout.size
+
+    @property
+    def trainable(self) -> int:
+        """How many of them, the first ones, are trainable."""
+        return self.layout.trainable
+
+    def workload(self, device: int) -> Workload:
+        return Workload(self.roster[device].examples, self.batch, self.epochs)
+
+    def seconds(self, device: int) -> Seconds:
+        """A device's nominal download, training and upload time."""
+        return self.roster[device].seconds
 
 
 @dataclass(frozen=True, slots=True)

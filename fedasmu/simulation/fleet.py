@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from fedasmu.errors import UserError
+from fedasmu.roster import Seconds
 from fedasmu.seeding import derive, uniform
 
 
@@ -38,6 +39,10 @@ class Profile:
 
     def upload(self, size: int) -> float:
         return self.latency + size * 8e-6 / self.up_mbps
+
+    def task(self, samples: int, size: int) -> Seconds:
+        """How long a task takes that trains on so many samples, with a model of this size."""
+        return Seconds(self.download(size), samples * self.seconds_per_sample, self.upload(size))
 
 
 class Availability(Protocol):

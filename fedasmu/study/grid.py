@@ -19,7 +19,9 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
+from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment, stop_request
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell
@@ -164,11 +166,11 @@ def _run_locked(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> None:
     """A worker whose parent was killed may still be saving: wait for it, and go on from what it saved."""
     last = 0.0
 
-    def observe(simulator: Any) -> None:
+    def observe(desk: Desk, line: Event | Measured) -> None:
         nonlocal last
         if (now := time.monotonic()) - last > REPORT_EVERY:
             last = now
-            tell(("uploads", simulator.server.counters.received))
+            tell(("uploads", desk.server.counters.received))
 
     cell.directory.parent.mkdir(parents=True, exist_ok=True)
     try:

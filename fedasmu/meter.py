@@ -1,4 +1,4 @@
-"""What a simulation measures: bytes, staleness, and a line of metrics for every evaluation."""
+"""What a run measures: bytes, staleness, and a line of metrics for every evaluation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedasmu.events import Measured
 from fedasmu.pools import Job, Pool
-from fedasmu.protocol import Evaluate, Evaluated, Model, Report
-from fedasmu.record import Record
+from fedasmu.protocol import Evaluate, Evaluated, Model
 from fedasmu.server import Counters
 
 
@@ -26,31 +26,35 @@ class Tally:
 
 
 class Meter:
-    """Evaluations run in the pool like any other computation; their lines are written in order, when they are known."""
+    """Evaluations run in the pool like any other computation; their lines come in order, when they are known."""
 
-    def __init__(self, pool: Pool, record: Record) -> None:
-        self.pool, self.record = pool, record
+    def __init__(self, pool: Pool, tell: Callable[[Measured], None]) -> None:
+        self.pool, self._tell = pool, tell
         self.tally = Tally()
-        self.watchers: list[Callable[[dict[str, Any]], None]] = []  # told of every line of the metrics
-        self.latest: dict[str, Any] = {}  # the last line of the metrics
+        self.latest: Measured | None = None  # the last line of the metrics
         self._pending: deque[tuple[dict[str, Any], int]] = deque()
         self._evaluated = -1  # the version last sent to evaluation
 
-    def upload(self, report: Report, staleness: int) -> None:
+    @property
+    def pending(self) -> int:
+        """Evaluations under way."""
+        return len(self._pending)
+
+    def upload(self, loss: float, staleness: int) -> None:
         self.tally.uploads += 1
         self.tally.staleness += staleness
         self.tally.total_staleness += staleness
-        self.tally.train_loss += report.loss
+        self.tally.train_loss += loss
 
     def evaluate(self, model: Model, counters: Counters, now: float) -> None:
         tally = self.tally
         self._evaluated = model.version
-        row = {
+        counted = {
             "time": now,
             "version": model.version,
             "uploads": counters.received,
-            "train_loss": tally.train_loss / tally.uploads if tally.uploads else "",
-            "staleness": tally.staleness / tally.uploads if tally.uploads else "",
+            "train_loss": tally.train_loss / tally.uploads if tally.uploads else None,
+            "staleness": tally.staleness / tally.uploads if tally.uploads else None,
             "stale": counters.stale,
             "refused": counters.refused,
             "lost": counters.lost,
@@ -58,7 +62,7 @@ class Meter:
             "bytes_up": tally.bytes_up,
         }
         self.tally = replace(tally, uploads=0, staleness=0, train_loss=0.0)
-        self._pending.append((row, self.pool.submit(Job(Evaluate(model.vector), -1, -1, 0), now)))
+        self._pending.append((counted, self.pool.submit(Job(Evaluate(model.vector), -1, -1, 0), now)))
 
     def evaluate_last(self, model: Model, counters: Counters, now: float) -> None:
         """The final model, unless it was evaluated already; then wait for every line."""
@@ -67,27 +71,20 @@ class Meter:
         self.drain(wait=True)
 
     def drain(self, wait: bool) -> None:
-        """Write the lines that are known, or all of them."""
+        """Tell the lines that are known, or all of them."""
         while self._pending and (wait or self.pool.ready(self._pending[0][1])):
-            row, ticket = self._pending[0]
+            counted, ticket = self._pending[0]
             result = self.pool.result(ticket)
             assert isinstance(result, Evaluated)
             self._pending.popleft()
-            self.latest = {**row, "accuracy": result.accuracy, "loss": result.loss}
-            self.record.metrics(self.latest)
-            for watch in self.watchers:
-                watch(self.latest)
+            self.latest = Measured(**counted, accuracy=result.accuracy, loss=result.loss)
+            self._tell(self.latest)
 
     def state(self) -> dict[str, Any]:
         self.drain(wait=True)
-        return {
-            "tally": asdict(self.tally),
-            "latest": self.latest,
-            "evaluated": self._evaluated,
-            "record": self.record.state(),
-        }
+        latest = None if self.latest is None else asdict(self.latest)
+        return {"tally": asdict(self.tally), "latest": latest, "evaluated": self._evaluated}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.tally = Tally(**state["tally"])
-        self.latest, self._evaluated = state["latest"], state["evaluated"]
-        self.record.restore(state["record"])
+        self.tally, self._evaluated = Tally(**state["tally"]), state["evaluated"]
+        self.latest = None if state["latest"] is None else Measured(**state["latest"])

@@ -1,0 +1,158 @@
+"""The desk: the server at work. It keeps the record of a run, whoever drives it.
+
+A driver (the simulator with its virtual clock, a service with a real one) tells it what reached the server and when.
+The desk asks `Server` for the decision, writes the event lines, counts the bytes, and sends the model to evaluation
+when that is due. So the files of a run are made in one place, and the same calls give the same files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started
+from fedasmu.meter import Meter
+from fedasmu.pools import Pool
+from fedasmu.protocol import Model, Report, Task, Verdict
+from fedasmu.record import Record
+from fedasmu.server import Aggregation, Decision, Server
+
+Watcher = Callable[[Event | Measured], None]
+
+
+class Desk:
+    """`now` is the driver's time, in seconds from the beginning of the run; it never goes back."""
+
+    def __init__(self, server: Server, record: Record, pool: Pool, model_bytes: int, evaluate_every: int = 10) -> None:
+        self.server, self.record, self.model_bytes = server, record, model_bytes
+        self.meter = Meter(pool, self._tell)
+        self.watchers: list[Watcher] = []  # told of every line of events.jsonl and of metrics.csv
+        self._evaluate_every = evaluate_every
+        self._sent: set[int] = set()  # tasks in flight whose upload is counted already
+
+    @property
+    def mean_staleness(self) -> float:
+        return self.meter.tally.total_staleness / max(self.server.counters.received, 1)
+
+    def size(self, task: Task) -> int:
+        """Bytes of the model that travels for this task, one way."""
+        return round(task.share * self.model_bytes)
+
+    def begin(self, now: float) -> None:
+        """A run begins: both files anew, with the initial model's evaluation."""
+        self.record.restart()
+        self._evaluate(now)
+
+    def tick(self, now: float, eligible: Callable[[int], bool] | None = None) -> list[Task]:
+        """Start as many of the idle devices that are eligible as the schedule has room for."""
+        return self._started(now, self.server.tick(eligible))
+
+    def start(self, now: float, devices: Iterable[int]) -> list[Task]:
+        """Start these devices, which must be idle."""
+        return self._started(now, self.server.start(devices))
+
+    def fetch(self, now: float, task: int, device: int) -> Model | None:
+        """A device asks for a fresh model. Nothing is noted of a task that is not this device's, or not in flight."""
+        if self.server.entry(task, device) is None:
+            return None
+        fresh = self.server.fetch(task, device)
+        self._tell(Fetched(now, task, device, None if fresh is None else fresh.version))
+        self.meter.tally.bytes_down += 0 if fresh is None else self.model_bytes
+        return fresh
+
+    def wanted(self, task: int, device: int) -> bool:
+        """Whether the server waits for this task's model, unfinished as it may be."""
+        return self.server.wanted(task, device)
+
+    def sending(self, task: int, report: Report) -> int:
+        """A device begins to send its report: its bytes, counted from now on whether it arrives or not.
+
+        Only a simulation knows of this moment. Where it is not told, the bytes count when the report arrives.
+        """
+        size = self.size(self.server.ledger[task].task) + report.extra_bytes
+        self._sent.add(task)
+        self.meter.tally.bytes_up += size
+        return size
+
+    def receive(self, now: float, task: int, device: int, report: Report) -> Decision:
+        """A device delivers its task. An unknown one leaves no trace."""
+        entry = self.server.entry(task, device)
+        if entry is None:
+            return Decision(Verdict.UNKNOWN)
+        if task not in self._sent:
+            self.sending(task, report)
+        self._sent.discard(task)
+        decision = self.server.receive(task, device, report)
+        loss = _number(report.loss)
+        self.meter.upload(loss, decision.staleness)
+        notes = {key: value for key, value in report.note.items() if isinstance(value, int | float | str | None)}
+        base, staleness = entry.task.model.version, decision.staleness
+        self._tell(Delivered(now, task, device, base, staleness, decision.verdict, loss, notes))
+        self._renewed(now, decision.aggregation)
+        if self.server.counters.received % self._evaluate_every == 0:
+            self._evaluate(now)
+        return decision
+
+    def lose(self, now: float, task: int, device: int | None = None) -> Decision:
+        """A task is given up: by its device, where one is named."""
+        entry = self.server.entry(task, device)
+        if entry is None:
+            return Decision(Verdict.UNKNOWN)
+        self._sent.discard(task)
+        decision = self.server.lose(task)
+        self._tell(Lost(now, task, entry.task.device))
+        self._renewed(now, decision.aggregation)
+        return decision
+
+    def settle(self) -> None:
+        """Write the lines of the evaluations that are done. A driver calls this between two events, now and then."""
+        self.meter.drain(wait=False)
+
+    def flush(self, now: float) -> None:
+        """The run ends: aggregate what is left over, evaluate the final model, wait for the last line of metrics."""
+        self._renewed(now, self.server.flush())
+        self.meter.evaluate_last(self.server.model, self.server.counters, now)
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint. Waits for the evaluations under way."""
+        return {
+            "server": self.server.state(),
+            "meter": self.meter.state(),
+            "record": self.record.state(),
+            "sent": sorted(self._sent),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.server.restore(state["server"])
+        self.meter.restore(state["meter"])
+        self.record.restore(state["record"])
+        self._sent = set(state["sent"])
+
+    def _started(self, now: float, tasks: list[Task]) -> list[Task]:
+        for task in tasks:
+            self._tell(Started(now, task.id, task.device, task.model.version))
+            self.meter.tally.bytes_down += self.size(task)
+        return tasks
+
+    def _renewed(self, now: float, aggregation: Aggregation | None) -> None:
+        if aggregation is not None:
+            tasks = [upload.task for upload in aggregation.uploads]
+            weights, notes = list(aggregation.weights), aggregation.details
+            self._tell(Renewed(now, aggregation.version, tasks, weights, notes))
+
+    def _evaluate(self, now: float) -> None:
+        self.meter.evaluate(self.server.model, self.server.counters, now)
+
+    def _tell(self, line: Event | Measured) -> None:
+        self.record.write(line)
+        for watch in self.watchers:
+            watch(line)
+
+
+def _number(loss: Any) -> float:
+    """As a number, whatever a device sent for it."""
+    try:
+        return float(loss)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

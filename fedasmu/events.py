@@ -1,0 +1,123 @@
+"""What happens in a run, as values: one for each kind of line in events.jsonl, and one for a line of metrics.csv.
+
+The desk makes them and the record writes them; whoever watches a run, or reads what it left, meets the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from fedasmu.protocol import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A device was sent a task."""
+
+    kind: ClassVar[str] = "start"
+    time: float
+    task: int
+    device: int
+    version: int  # that the task starts from
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A device asked for a fresh model in the middle of its task."""
+
+    kind: ClassVar[str] = "fetch"
+    time: float
+    task: int
+    device: int
+    fresh: int | None  # the version that it got; None: there was nothing newer for it
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A device's upload arrived, whatever became of it."""
+
+    kind: ClassVar[str] = "upload"
+    time: float
+    task: int
+    device: int
+    base: int  # the version that the task started from
+    staleness: int
+    verdict: Verdict
+    loss: float
+    notes: Mapping[str, Any] = field(default_factory=dict)  # what the method's device half wants remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A task was given up."""
+
+    kind: ClassVar[str] = "lost"
+    time: float
+    task: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A new version of the global model came to be."""
+
+    kind: ClassVar[str] = "version"
+    time: float
+    version: int
+    tasks: Sequence[int]  # whose uploads it is made of
+    weights: Sequence[float]  # of each of them
+    notes: Mapping[str, Any] = field(default_factory=dict)  # what the method's server half wants remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An evaluation, with all that is counted: a line of metrics.csv, in the order of its columns."""
+
+    time: float
+    version: int
+    uploads: int  # received so far
+    accuracy: float
+    loss: float
+    train_loss: float | None  # mean over the uploads since the last line; None: there were none
+    staleness: float | None  # likewise
+    stale: int  # uploads discarded so far
+    refused: int
+    lost: int
+    bytes_down: int
+    bytes_up: int
+
+    def row(self) -> dict[str, Any]:
+        """As the file has it: what is unknown is empty."""
+        values = ((name, getattr(self, name)) for name in COLUMNS)
+        return {name: "" if value is None else value for name, value in values}
+
+
+COLUMNS = tuple(one.name for one in fields(Measured))
+Event = Started | Fetched | Delivered | Lost | Renewed
+KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (Started, Fetched, Delivered, Lost, Renewed)}
+
+
+def line(event: Event) -> dict[str, Any]:
+    """An event as its line has it. What a method notes comes last, and never in place of one of our own fields."""
+    own = {one.name: getattr(event, one.name) for one in fields(event)}
+    notes = own.pop("notes", {})
+    found = {"time": own.pop("time"), "event": event.kind, **own}
+    return found | {key: value for key, value in notes.items() if key not in found}
+
+
+def of_line(found: Mapping[str, Any]) -> Event:
+    """The event of a line. Raises ValueError for what is none of ours."""
+    kind = KINDS.get(found.get("event", ""))
+    if kind is None:
+        raise ValueError(f"event = {found.get('event')!r}: there is {', '.join(KINDS)}")
+    names = [one.name for one in fields(kind) if one.name != "notes"]
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"a line of kind {kind.kind} has no {missing[0]}")
+    own = {name: found[name] for name in names}
+    if kind is Delivered:
+        own |= {"verdict": Verdict(own["verdict"]), "loss": float(own["loss"])}  # one that is not finite is a string
+    if kind in (Delivered, Renewed):
+        own["notes"] = {key: value for key, value in found.items() if key not in (*names, "event")}
+    return kind(**own)

@@ -1,0 +1,79 @@
+"""Drives a device's session: hands it the replies, answers its polls, and plays it again after a resume.
+
+Whoever drives sees to a `Train`, a `Probe` or a `Fetch` in a way of its own (a virtual clock and a pool, or a real
+device and the network), and ends with the `Report`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fedasmu.errors import DeviceError
+from fedasmu.protocol import Fetch, Model, Poll, Probe, Probed, Report, Session, Task, Train, Trained
+
+Step = Train | Probe | Fetch | Report
+"""What a session wants next, or its end."""
+
+
+class Work:
+    """A task under way on a device."""
+
+    def __init__(self, task: Task, session: Session, wanted: Callable[[], bool] = lambda: False) -> None:
+        self.task = task
+        self.replies = 0  # handed to the session so far, polls not counted
+        self.fetches = 0  # requests for a fresh model so far
+        self.polls: list[bool] = []  # the answers to its polls
+        self._session, self._wanted = session, wanted
+
+    def begin(self) -> Step:
+        return self._send(None)
+
+    def reply(self, reply: Trained | Probed | Model | None) -> Step:
+        """Hand the session what it asked for; what it wants next comes back."""
+        self.replies += 1
+        return self._send(reply)
+
+    def replay(self, replies: int, polls: Iterable[bool], fresh: Model | None, perform: Callable[[Any], Any]) -> Step:
+        """Play the session from its start to where it had been given so many replies, to the same bits.
+
+        A task's first request for a fresh model is answered with `fresh`, further ones with None, as the server does.
+        """
+        known, asked = iter(polls), self._wanted
+        self._wanted = lambda: next(known, False)
+        step = self.begin()
+        while self.replies < replies and not isinstance(step, Report):
+            if isinstance(step, Fetch):
+                step = self.reply(fresh if self.fetches == 1 else None)
+            else:
+                step = self.reply(perform(step))
+        self._wanted = asked
+        return step
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _send(self, reply: Any) -> Step:
+        try:
+            command = self._session.send(reply)
+            while isinstance(command, Poll):
+                self.polls.append(self._wanted())
+                command = self._session.send(self.polls[-1])
+        except StopIteration as stop:
+            return self._expected(stop.value, Report, "returns a Report")
+        except Exception as error:
+            raise self._failure(traceback.format_exc().rstrip()) from error
+        self.fetches += isinstance(command, Fetch)
+        return self._expected(command, Train | Probe | Fetch, "yields Train, Probe, Fetch or Poll")
+
+    def _expected(self, step: Any, kind: Any, rule: str) -> Step:
+        if not isinstance(step, kind):
+            raise self._failure(f"a session {rule}, not {type(step).__name__}")
+        found: Step = step
+        return found
+
+    def _failure(self, reason: str) -> DeviceError:
+        task = self.task
+        who = f"device {task.device} (task {task.id}, seed {task.seed})"
+        return DeviceError(None, f"the method failed on {who}\n\n{reason}")
