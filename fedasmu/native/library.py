@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 FOLDER = Path(__file__).parent
+INTERFACE = 2  # the same number is in engine.cpp
 VARIANTS = ("base", "avx2", "avx512")  # the same source, compiled for other instruction sets: setup.py
 
 _number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -90,6 +91,8 @@ def load(variant: str) -> ctypes.CDLL:
     if not path.exists():
         raise OSError("the native library was not built: no C++ compiler was found when fedasmu was installed")
     library = ctypes.CDLL(str(path))
+    if not hasattr(library, "engine_interface") or library.engine_interface() != INTERFACE:
+        raise OSError("the native library was built from another version of fedasmu: install it again")
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
