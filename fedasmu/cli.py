@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedasmu import __version__
 from fedasmu.commands import AllowCode, console, paper, reporting, say, split, study, worker_count
-from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.errors import DeviceError, Interrupted, UserError, printable
 
 app = typer.Typer(
     add_completion=False,
@@ -46,7 +46,7 @@ def main() -> None:
 def _fail(message: str, code: int = 2) -> None:
     errors = Console(stderr=True)
     errors.print("[bold red]error:[/bold red] ", end="")
-    errors.print(message, highlight=False, markup=False, soft_wrap=True)
+    errors.print(printable(message), highlight=False, markup=False, soft_wrap=True)
     sys.exit(code)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+# What reading a file raises that is cut short, damaged or made up.
+BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class UserError(Exception):
@@ -24,6 +28,35 @@ class DeviceError(Exception):
 
 class Interrupted(Exception):
     """The user asked the run to stop."""
+
+
+class reading:
+    """Whatever is broken in a file that somebody gave us is a `UserError` with its name."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> Literal[False]:
+        if isinstance(error, BROKEN):
+            raise UserError(f"{self.path}: {_reason(error)}") from error
+        return False
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror}"
+    if isinstance(error, RecursionError):
+        return "damaged: nested too deeply"
+    missing = isinstance(error, KeyError)
+    return f"damaged: it has no {error}" if missing else f"damaged: {error}"
+
+
+def printable(text: str) -> str:
+    """A text from elsewhere that may be shown: what would steer a terminal, or cannot be written, is replaced."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedasmu.errors import UserError
+from fedasmu.errors import UserError, reading
 
 if TYPE_CHECKING:
     import pandas
@@ -35,14 +35,19 @@ class Result:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return tomllib.loads((self.directory / "config.toml").read_text())
+        path = self.directory / "config.toml"
+        with reading(path):
+            return tomllib.loads(path.read_text())
 
     @cached_property
     def curve(self) -> dict[str, NDArray[np.float64]]:
         """The columns of metrics.csv; what is unknown, such as the staleness before any upload, is NaN."""
-        with (self.directory / "metrics.csv").open() as file:
-            rows = list(csv.DictReader(file))
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}
+        path = self.directory / "metrics.csv"
+        with reading(path), path.open() as file:
+            header, *rows = csv.reader(file)
+            columns = list(zip(*rows, strict=True)) or [()] * len(header)
+            pairs = zip(header, columns, strict=True)
+            return {name: np.array([float(value or "nan") for value in column]) for name, column in pairs}
 
     def frame(self) -> pandas.DataFrame:
         """The curve as a DataFrame; needs pandas."""
@@ -51,33 +56,50 @@ class Result:
     @property
     def events(self) -> Iterator[dict[str, Any]]:
         """Every line of events.jsonl, in order."""
-        with (self.directory / "events.jsonl").open() as file:
-            yield from map(json.loads, file)
+        path = self.directory / "events.jsonl"
+        with reading(path), path.open() as file:
+            for number, line in enumerate(file, 1):
+                with reading(f"{path}, line {number}"):
+                    event = json.loads(line)
+                yield event
 
     @cached_property
     def state_dict(self) -> dict[str, Tensor]:
         """The final model, for `module.load_state_dict(..., strict=False)`: integer buffers are not part of it."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(self.directory / "model.safetensors")
+        path = self.directory / "model.safetensors"
+        with reading(path):
+            try:
+                return load_file(path)
+            except SafetensorError as error:
+                raise ValueError(error) from None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        return json.loads((self.directory / "summary.json").read_text())  # type: ignore[no-any-return]
+        path = self.directory / "summary.json"
+        with reading(path):
+            return dict(json.loads(path.read_text()))
 
     @cached_property
     def fresh_bytes(self) -> int:
         """Downloaded as fresh models in the middle of a training, out of all that was downloaded."""
         sent = sum(line["event"] == "fetch" and line["fresh"] is not None for line in self.events)
-        return sent * self._model_bytes if sent else 0
+        return sent * self.model_bytes if sent else 0
 
     @cached_property
-    def _model_bytes(self) -> int:
-        from safetensors import safe_open
+    def model_bytes(self) -> int:
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(self.directory / "model.safetensors", framework="np") as file:
-            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
-        return 4 * sum(math.prod(map(int, shape)) for shape in shapes)
+        path = self.directory / "model.safetensors"
+        with reading(path):
+            try:
+                with safe_open(path, framework="np") as file:
+                    shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+            except SafetensorError as error:
+                raise ValueError(error) from None
+            return 4 * sum(math.prod(map(int, shape)) for shape in shapes)
 
     @property
     def accuracy(self) -> float:
@@ -86,15 +108,22 @@ class Result:
 
     def accuracy_at(self, time: float) -> float:
         """The same, as it stood at this virtual time."""
-        return float(self.curve["accuracy"][self.curve["time"] <= time][-SETTLED:].mean())
+        return float(self._accuracies[self.curve["time"] <= time][-SETTLED:].mean())
+
+    @property
+    def _accuracies(self) -> NDArray[np.float64]:
+        found = self.curve.get("accuracy", np.array([]))
+        if not len(found):
+            raise UserError(f"{self.directory / 'metrics.csv'}: no evaluation")
+        return found
 
     @property
     def best_accuracy(self) -> float:
-        return float(self.curve["accuracy"].max())
+        return float(self._accuracies.max())
 
     def time_to(self, target: float) -> float | None:
         """Virtual seconds until an evaluation first reached this accuracy; None if none did."""
-        reached = np.flatnonzero(self.curve["accuracy"] >= target)
+        reached = np.flatnonzero(self._accuracies >= target)
         return float(self.curve["time"][reached[0]]) if len(reached) else None
 
 

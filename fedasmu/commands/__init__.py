@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from fedasmu.errors import UserError
+from fedasmu.errors import UserError, printable
 
 if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
@@ -21,7 +21,7 @@ AllowCode = Annotated[
 
 def say(line: str) -> None:
     """A line that holds a path or a command: never broken, so that it can be copied."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def show_grid(grid: Grid) -> None:

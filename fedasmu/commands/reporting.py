@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedasmu.commands import say, show_grid
+from fedasmu.errors import UserError, reading
 
 REPORT_EXAMPLES = """
 [bold]Examples[/bold]
@@ -29,17 +30,20 @@ def report(
     from fedasmu.report import figures, latex, tables
     from fedasmu.report.league import find, leagues
     from fedasmu.report.lessons import lesson
-    from fedasmu.report.page import write_page
+    from fedasmu.report.page import page_of
 
-    found = leagues(find(directories), reference)
+    found = leagues(find(directories, say), reference)
     out = out or directories[0] / "report"
-    out.mkdir(parents=True, exist_ok=True)
+    with reading(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if links := [path for path in (out, *out.iterdir()) if path.is_symlink()]:
+            raise UserError(f"{links[0]} leads elsewhere, where nothing is to be overwritten; choose another --out")
     grids = [make(league) for league in found for make in (tables.main_table, tables.communication_table)]
     (out / "tables.md").write_text("\n".join(grid.markdown() for grid in grids))
     (out / "results.csv").write_text(tables.write_csv(found))
     (out / "table.tex").write_text(latex.table(found))
     figures.draw(found, out)
-    write_page(directories, out / "report.html", reference)
+    page_of(found, out / "report.html")
     for league in found:
         show_grid(tables.main_table(league))
         say(lesson(league))

@@ -168,7 +168,7 @@ def show(grid: list[Cell]) -> None:
     from fedasmu.report.tables import main_table
 
     directories = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
-    for league in leagues(find(directories)) if directories else []:
+    for league in leagues(find(directories, say)) if directories else []:
         show_grid(main_table(league))
         say(lesson(league))
 

@@ -28,6 +28,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 10,
+    "text.parse_math": False,  # a label is a text, whatever is in it
     "svg.hashsalt": "fedasmu",  # the same runs give the same file
 }
 
@@ -119,7 +120,7 @@ def times(league: League) -> Figure:
 
 def _bars(axes: Any, rows: Sequence[Standing], target: float, reference: Standing) -> None:
     reaches = [standing.reach(target) for standing in rows]
-    longest = max([reach.median for reach in reaches if math.isfinite(reach.median)], default=1.0)
+    longest = max([reach.median for reach in reaches if math.isfinite(reach.median)], default=1.0) or 1.0
     for place, (standing, reach) in enumerate(zip(rows, reaches, strict=True)):
         reached = math.isfinite(reach.median)
         text = f"{reach.median:,.0f}" if reached else "not reached"

@@ -31,7 +31,7 @@ def draw_inside(result: Result) -> Figure | None:
         return None
     for event in events:
         if event["event"] == "version":
-            event["weight"] = event["weights"][0]
+            event["weight"] = next(iter(event["weights"]), None)
     figure = Figure(figsize=(9.6, 5.4), layout="constrained")
     panels = figure.subplots(2, 3).flatten()
     for axes, (title, kind, key) in zip(panels, PANELS, strict=False):

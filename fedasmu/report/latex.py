@@ -9,7 +9,8 @@ from fedasmu.report.league import League, Reach, Standing
 from fedasmu.report.lessons import best
 
 ESCAPES = str.maketrans(
-    {character: "\\" + character for character in "&%$#_{}"} | {"±": r"$\pm$", "~": r"\textasciitilde{}"}
+    {character: "\\" + character for character in "&%$#_{}"}
+    | {"±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )
 
 

@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedasmu.errors import UserError
+from fedasmu.errors import UserError, printable
 from fedasmu.report.labels import ORDER
+from fedasmu.report.sound import sound
 from fedasmu.result import Result, flat
 
 NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
 UNIMPORTANT = ("seed", "name", "checkpoint_seconds")  # for telling methods apart
-NEEDED = ("config.toml", "metrics.csv", "model.safetensors")  # a run that only timed events has no model
+NEEDED = ("metrics.csv", "model.safetensors")  # a run that only timed events has no model
 Floats = NDArray[np.float64]
 
 
@@ -36,7 +37,8 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        return flat(self.result.config)
+        table = {printable(key): value for key, value in flat(self.result.config).items()}
+        return {key: printable(value) if isinstance(value, str) else value for key, value in table.items()}
 
     @property
     def seed(self) -> int:
@@ -170,8 +172,8 @@ def _targets(standing: Standing) -> Iterable[str]:
     return (target for run in standing.runs for target in run.result.summary["time_to"])
 
 
-def find(directories: Sequence[str | Path]) -> list[Result]:
-    """Every finished run in or below these directories."""
+def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) -> list[Result]:
+    """Every finished run in or below these directories. Says which ones are broken, and leaves these out."""
     found: dict[Path, Result] = {}
     for directory in map(Path, directories):
         if not directory.is_dir():
@@ -179,9 +181,10 @@ def find(directories: Sequence[str | Path]) -> list[Result]:
         for path in sorted(directory.rglob("summary.json")):
             if all((path.parent / name).is_file() for name in NEEDED):
                 found.setdefault(path.parent.resolve(), Result(path.parent))
-    if not found:
-        raise UserError(f"{', '.join(map(str, directories))}: no finished run there")
-    return list(found.values())
+    if not (kept := sound(found.values(), say)):
+        whole = "" if not found else " that can be read"
+        raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}")
+    return kept
 
 
 def leagues(results: Iterable[Result], reference: str = "fedasmu") -> list[League]:
@@ -197,7 +200,7 @@ def leagues(results: Iterable[Result], reference: str = "fedasmu") -> list[Leagu
 
 def _labelled(result: Result) -> Run:
     label = re.fullmatch(r"seed-\d+", result.directory.name) and result.directory.absolute().parent.name
-    return Run(result, label or result.summary["method"])
+    return Run(result, printable(label or result.summary["method"]))
 
 
 def _standings(runs: list[Run], reference: str) -> tuple[Standing, ...]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
+from fedasmu.errors import printable
 from fedasmu.result import SETTLED, Result
 
 
 def table(result: Result) -> Table:
     run = result.summary
-    view = Table(title=f"{run['method']} on {run['data']}, seed {run['seed']}", show_header=False, title_justify="left")
+    title = escape(printable(f"{run['method']} on {run['data']}, seed {run['seed']}"))
+    view = Table(title=title, show_header=False, title_justify="left")
     view.add_column(style="bold")
     view.add_column(justify="right")
     for label, value in _lines(result):
@@ -58,6 +61,7 @@ def draw_curve(result: Result, path: Path) -> Path:
     from matplotlib.figure import Figure
 
     run = result.summary
+    matplotlib.rcParams["text.parse_math"] = False  # a name is a text, whatever is in it
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(result.curve["time"], result.curve["accuracy"], color="#2563eb", linewidth=1.6)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rich.markup import escape
 from rich.table import Table
 
 from fedasmu.report.league import League, Standing
@@ -41,16 +42,17 @@ class Grid:
         ]
 
     def rich(self) -> Table:
-        view = Table(title=self.title or None, title_justify="left")
+        view = Table(title=escape(self.title) or None, title_justify="left")
         for place, name in enumerate(self.header):
-            view.add_column(name, justify="right" if place else "left", no_wrap=True)
+            view.add_column(escape(name), justify="right" if place else "left", no_wrap=True)
         for row in self.rows:
-            view.add_row(*row)
+            view.add_row(*map(escape, row))
         return view
 
     def markdown(self) -> str:
         rule = ["---", *("---:" for _ in self.header[1:])]
-        lines = [f"| {' | '.join(row)} |" for row in (self.header, rule, *self.rows)]
+        cells = ([cell.replace("|", "\\|") for cell in row] for row in (self.header, rule, *self.rows))
+        lines = [f"| {' | '.join(row)} |" for row in cells]
         note = ["", self.note] if self.note else []
         return "\n".join([f"**{self.title}**", "", *lines, *note]) + "\n"
 
@@ -150,5 +152,12 @@ def write_csv(leagues: Sequence[League]) -> str:
             for target in targets:
                 reach = one.reach(target)
                 row += [reach.median, reach.reached, league.times_as_long(one, target), one.megabytes_to(target)]
-            writer.writerow("" if isinstance(value, float) and not math.isfinite(value) else value for value in row)
+            writer.writerow(_cell(value) for value in row)
     return file.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Empty where there is no number. A spreadsheet takes a text that begins like a formula for one, unless quoted."""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    return "" if isinstance(value, float) and not math.isfinite(value) else value

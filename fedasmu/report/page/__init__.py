@@ -22,7 +22,11 @@ RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit"
 
 def write_page(runs: Sequence[str | Path], out: str | Path, reference: str = "fedasmu") -> Path:
     """Everything about the finished runs in or below these directories; the others are measured against `reference`."""
-    found, out = leagues(find(runs), reference), Path(out)
+    return page_of(leagues(find(runs), reference), Path(out))
+
+
+def page_of(found: Sequence[League], out: Path) -> Path:
+    """The same, of leagues."""
     places = {label: place for place, label in enumerate(order(found))}
     data = {"leagues": [_league(one, places) for one in found], "outcomes": OUTCOMES}
     # In a script element only "<" could begin something that is not data: "</script>", "<!--".
