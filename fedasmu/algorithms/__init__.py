@@ -13,6 +13,7 @@ from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation
 from fedasmu.algorithms.ca2fl import CA2FL
 from fedasmu.algorithms.fadas import Fadas
 from fedasmu.algorithms.fedasmu import FedASMU
+from fedasmu.algorithms.fedasmu_r import FedASMUR
 from fedasmu.algorithms.fedasync import FedAsync
 from fedasmu.algorithms.fedavg import FedAvg
 from fedasmu.algorithms.fedbuff import FedBuff
@@ -29,6 +30,7 @@ from fedasmu.imports import load
 
 ALGORITHMS: tuple[type[Algorithm], ...] = (
     FedASMU,
+    FedASMUR,
     FedAvg,
     FedProx,
     Moon,

@@ -27,8 +27,9 @@ COMPARE_EXAMPLES = """
 
 [bold]Methods[/bold]
 
-  Names from `fedasmu list methods`, or the lists all, paper, ablation, slots. In brackets are settings: a method's own
-  by their name, those of another section of the recipe as section.key. label=method(...) gives it a name of your own.
+  Names from `fedasmu list methods`, or the lists all, paper, tables (those of the paper and fedasmu-r), ablation,
+  slots. In brackets are settings: a method's own by their name, those of another section of the recipe as section.key.
+  label=method(...) gives it a name of your own.
 
   Every run is DIR/<label>/seed-<k>, a run directory like any other. The same command again goes on where it stopped:
   what is finished is not run again.

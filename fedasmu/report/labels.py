@@ -7,9 +7,11 @@ from hashlib import sha256
 
 from fedasmu.algorithms import ALGORITHMS
 
+PAPER = ("fedasmu", "fedavg", "fedprox", "moon", "feddyn", "fedasync", "port", "asofed", "fedbuff", "fedsa")
 GROUPS = {
     "all": tuple(method.names()[0] for method in ALGORITHMS),
-    "paper": ("fedasmu", "fedavg", "fedprox", "moon", "feddyn", "fedasync", "port", "asofed", "fedbuff", "fedsa"),
+    "paper": PAPER,
+    "tables": ("fedasmu-r", *PAPER),
     "ablation": ("fedasmu", "fedasmu-da", "fedasmu-fa", "fedasmu-0", "fedavg"),
     "slots": ("fedasmu", "fedasmu-h1", "fedasmu-h2", "fedasmu-h3"),
 }

@@ -3,7 +3,7 @@
 fedasmu,fedbuff                     two methods
 fedasync(alpha=0.9,local.lr=0.02)   one with settings: its own ones by their name, those of other sections with theirs
 strong=fedasync(alpha=0.9)          ... and a label, which names its directory and its row
-all, paper, ablation, slots         whole lists, see GROUPS
+all, paper, tables, ablation, slots whole lists, see GROUPS
 """
 
 from __future__ import annotations

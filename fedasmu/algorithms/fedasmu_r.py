@@ -1,0 +1,207 @@
+"""FedASMU-R: our form of FedASMU (Liu et al., AAAI 2024), which rebases where the paper mixes.
+
+A device that asks for a fresh model goes on from it with all its own progress on top; the server applies only what the
+device's SGD added, weighed by the staleness that is left, and corrected for the pull of the devices that are not there.
+The corrections are in corrections.py, the weights' formulas in weights.py; docs/algorithms/fedasmu-r.md has them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedasmu.algorithms import weights
+from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.algorithms.corrections import CachedUpdates, Correction, DynamicRegulariser, Uncorrected
+from fedasmu.algorithms.fedasmu import own_displacement
+from fedasmu.algorithms.feddyn import anchor
+from fedasmu.algorithms.slots import QTable, heuristic
+from fedasmu.algorithms.steps import stepped
+from fedasmu.algorithms.weights import ServerControls
+from fedasmu.protocol import Fetch, Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
+from fedasmu.schedule import Periodic
+
+
+def rebased(vector: Tensor, start: Tensor, fresh: Tensor, trainable: int) -> Tensor:
+    """(R1): w + (w_g - w_o). BatchNorm's statistics are those of the fresh model: a difference of variances is none."""
+    moved = vector + (fresh - start)
+    moved[trainable:] = fresh[trainable:]
+    return moved
+
+
+def saved(origin: int, fresh: int, done: int, steps: int) -> float:
+    """(R2): (1 - k/n) (g - o), the versions by which a model refreshed after k of n steps is less stale"""
+    return weights.interpolated_version(origin, fresh, done, steps) - origin
+
+
+def agreement(direction: Tensor, movement: Tensor) -> float:
+    """(R7): the cosine of what a device did last with what the others have done since; 0 where one of them is 0"""
+    norms = float(direction.norm()) * float(movement.norm())
+    return float(torch.dot(direction, movement)) / norms if norms > 0 else 0.0
+
+
+def refactored(factor: float, agreed: float, usual: float, rate: float) -> float:
+    """(R8): f exp(rate (c - c mean)), between 1/4 and 4"""
+    return max(0.25, min(4.0, factor * math.exp(rate * (agreed - usual))))
+
+
+class Rebasing(Aggregator):
+    """The server half: w <- w + alpha (corrected displacement), with alpha from the staleness that is left."""
+
+    def __init__(self, settings: FedASMUR, federation: Federation) -> None:
+        self.settings, self.federation = settings, federation
+        self.correction = settings.corrected_by(federation)
+        self.factors: dict[int, float] = {}  # what the others' displacements have taught about a device's weight
+        self.usual = 0.0  # the mean agreement
+
+    def brief(self, device: int) -> Mapping[str, Any]:
+        return {"trainable": self.federation.trainable, **self.correction.brief(device)}
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        (upload,) = uploads
+        settings, device, trainable = self.settings, upload.device, self.federation.trainable
+        if settings.lr_weights:
+            self._learn(current, upload)
+        staleness = self._staleness(upload)
+        xi = weights.xi(settings.controls, weights.round_term(current.version), staleness)
+        alpha = weights.squash(settings.mu_alpha, self.factors.get(device, 1.0) * xi)
+        update = own_displacement(upload)
+        update[:trainable] = self.correction.corrected(device, update[:trainable].clone())
+        vector = stepped(current, update, uploads, [alpha], trainable, alpha)
+        details = {"effective": staleness, "factor": self.factors.get(device, 1.0), **self.correction.details()}
+        return Aggregate(vector, [alpha], details)
+
+    def _staleness(self, upload: Upload) -> float:
+        note = upload.report.note
+        if not self.settings.effective_staleness or upload.fresh is None or not note.get("beta"):
+            return upload.staleness
+        steps = self.federation.workload(upload.device).steps
+        return upload.staleness - saved(upload.base.version, upload.fresh.version, int(note["merged_after"]), steps)
+
+    def _learn(self, current: Model, upload: Upload) -> None:
+        """While this device trained, only others moved the model: do they go on where its last upload went?"""
+        last = self.federation.shelf.get(upload.device)
+        if last is None or upload.staleness == 1:
+            return
+        agreed = agreement(last, (current.vector - upload.base.vector)[: self.federation.trainable])
+        factor = self.factors.get(upload.device, 1.0)
+        self.factors[upload.device] = refactored(factor, agreed, self.usual, self.settings.lr_weights)
+        self.usual += (agreed - self.usual) / self.federation.devices
+
+    def state(self) -> dict[str, Any]:
+        factors = {str(device): factor for device, factor in self.factors.items()}
+        return {"correction": self.correction.state(), "factors": factors, "usual": self.usual}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.correction.restore(state["correction"])
+        self.factors = {int(device): factor for device, factor in state["factors"].items()}
+        self.usual = state["usual"]
+
+
+class Refreshing(Learner):
+    """The device half: train to the slot, ask for a fresh model, rebase on it, train on."""
+
+    def __init__(self, settings: FedASMUR) -> None:
+        self.settings = settings
+
+    def train(self, task: Task, work: Workload, memory: Memory) -> Session:
+        start, note = task.model.vector, dict[str, Any]()
+        pull, h = float(task.note.get("pull", 0.0)), memory.get("h", torch.zeros(()))
+        action, cut = self._slot(task, work, memory)
+        towards = anchor(start, h) if pull else None
+        first: Trained = yield Train(start, range(cut), task.lr, pull=pull, anchor=towards)
+        vector, loss, shift = first.vector, first.loss, torch.zeros(())
+        if cut < work.steps:
+            fresh: Model | None = yield Fetch()
+            if fresh is not None:
+                vector, beta = self._refreshed(vector, start, fresh.vector, int(task.note["trainable"]))
+                shift = beta * (fresh.vector - start)
+                note = {"beta": beta, "merged_after": cut}
+            note |= {"slot": cut, "reward": self._reward(action, cut, fresh, task, work, memory)}
+            rest, towards = range(cut, work.steps), towards + shift if towards is not None else None
+            second: Trained = yield Train(vector, rest, task.lr, pull=pull, anchor=towards)
+            vector, loss = second.vector, (loss * cut + second.loss * len(rest)) / work.steps
+        if pull:
+            memory["h"] = h + (vector - shift - start)
+        return Report(vector, work.examples, loss, note)
+
+    def _refreshed(self, vector: Tensor, start: Tensor, fresh: Tensor, trainable: int) -> tuple[Tensor, float]:
+        if self.settings.fresh == "rebase":
+            return rebased(vector, start, fresh, trainable), 1.0
+        return torch.lerp(vector, fresh, self.settings.beta), self.settings.beta
+
+    def _slot(self, task: Task, work: Workload, memory: Memory) -> tuple[int, int]:
+        """The action taken (-1 where none is), and the steps that are done when the device asks; all: it does not."""
+        if self.settings.fresh == "none" or work.steps < 2:
+            return -1, work.steps
+        if self.settings.slots != "learned":
+            return -1, heuristic(self.settings.slots, work.steps)
+        memory.setdefault("slot", heuristic("middle", work.steps))
+        return self._table(memory, work).choose(task.seed)
+
+    def _reward(self, action: int, cut: int, fresh: Model | None, task: Task, work: Workload, memory: Memory) -> float:
+        """(R9): a slot is worth the versions that it saved, nothing where there was no newer one."""
+        reward = 0.0 if fresh is None else saved(task.model.version, fresh.version, cut, work.steps)
+        if action >= 0:
+            self._table(memory, work).learn(action, cut, reward)
+        return reward
+
+    def _table(self, memory: Memory, work: Workload) -> QTable:
+        return QTable(memory, work.steps, self.settings.q_rate, self.settings.q_discount, self.settings.epsilon)
+
+
+class FedASMUR(Algorithm):
+    """FedASMU rebased (ours): a device goes on from the fresh model, and updates are corrected for who is absent."""
+
+    kind = "asynchronous"
+    name: Literal["fedasmu-r"] = "fedasmu-r"
+    max_staleness: int | None = Field(99, ge=1, description="discard uploads staler than this")
+
+    fresh: Literal["rebase", "mix", "none"] = Field("rebase", description="what a device does with a fresh model")
+    beta: float = Field(0.5, gt=0, le=1, description="the fresh model's weight, with fresh = mix")
+    slots: Literal["learned", "first", "middle", "last"] = Field("middle", description="when a device asks for it")
+    epsilon: float = Field(0.1, ge=0, le=1, description="how often a learned slot is tried at random")
+    q_rate: float = Field(0.1, gt=0, le=1, description="how fast learned slots are learned")
+    q_discount: float = Field(0.5, ge=0, lt=1, description="what the next slot's prospects count for")
+
+    correction: Literal["none", "dynamic", "cached"] = Field("cached", description="of client drift")
+    rho: float | None = Field(None, ge=0, le=1, description="strength of cached updates; none: found by itself")
+    alpha: float = Field(0.1, ge=0, description="strength of the dynamic regulariser")
+
+    effective_staleness: bool = Field(True, description="a rebased upload counts as less stale")
+    lambda0: float = Field(8.0, ge=0, description="the weight of an upload, over rounds and staleness")
+    sigma0: float = Field(0.5, ge=0, description="how fast it falls with staleness")
+    iota0: float = Field(0.1, ge=0, description="what remains of it in the long run")
+    mu_alpha: float = Field(0.9, gt=0, description="scales the argument of alpha")
+    lr_weights: float = Field(0.0, ge=0, description="how fast others' displacements change a device's weight")
+
+    @model_validator(mode="after")
+    def _check_what_is_remembered(self) -> FedASMUR:
+        if self.lr_weights and self.correction != "cached":
+            raise ValueError(
+                f"lr_weights = {self.lr_weights}: weights are learned from cached updates, correction = cached"
+            )
+        return self
+
+    @property
+    def controls(self) -> ServerControls:
+        return ServerControls(self.lambda0, self.sigma0, self.iota0)
+
+    def corrected_by(self, federation: Federation) -> Correction:
+        if self.correction == "cached":
+            return CachedUpdates(self.rho, federation)
+        return DynamicRegulariser(self.alpha, federation) if self.correction == "dynamic" else Uncorrected()
+
+    def schedule(self, pace: Pace) -> Periodic:
+        return Periodic(pace.count, pace.limit)
+
+    def aggregator(self, federation: Federation) -> Aggregator:
+        return Rebasing(self, federation)
+
+    def learner(self) -> Learner:
+        return Refreshing(self)
