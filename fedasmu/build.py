@@ -105,7 +105,7 @@ class Build:
             pull_beyond=config.algorithm.pull_beyond,
         )
         return Simulator(
-            desk=Desk(server, record, pool, self.layout.bytes, config.evaluate.every),
+            desk=Desk(server, record, pool, self.layout.bytes, config.evaluate.every, federation.shelf),
             learner=config.algorithm.learner(),
             fleet=self.fleet,
             pool=pool,

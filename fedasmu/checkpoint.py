@@ -6,7 +6,6 @@ temporary name and then renamed; the one before it is kept in case the newest is
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -18,54 +17,16 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fedasmu.codec import WORDS, Words, pack, unpack
 from fedasmu.errors import UserError
 
 KEPT = 2
-TENSOR, TUPLE, ITEMS = "$tensor", "$tuple", "$items"
+FORMAT = 2  # of the tree and its files: one of another format is refused, not guessed at
 
 
-def encode(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """The tree as JSON can hold it: every tensor replaced by its number in `tensors`, and stored once.
-
-    A tuple, and a dict whose keys are not all strings, are marked as such: `decode` gives back what went in.
-    """
-    numbers = {id(tensor): number for number, tensor in tensors.items()}
-
-    def walk(node: Any) -> Any:
-        if isinstance(node, Tensor):
-            if id(node) not in numbers:
-                numbers[id(node)] = str(len(tensors))
-                tensors[numbers[id(node)]] = node
-            return {TENSOR: numbers[id(node)]}
-        if isinstance(node, dict):
-            if all(isinstance(key, str) for key in node):
-                return {key: walk(value) for key, value in node.items()}
-            return {ITEMS: [[walk(key), walk(value)] for key, value in node.items()]}
-        if isinstance(node, tuple):
-            return {TUPLE: [walk(value) for value in node]}
-        return [walk(value) for value in node] if isinstance(node, list) else node
-
-    return walk(tree)
-
-
-def decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(tree, dict):
-        if TENSOR in tree:
-            return tensors[tree[TENSOR]]
-        if TUPLE in tree:
-            return tuple(decode(value, tensors) for value in tree[TUPLE])
-        if ITEMS in tree:
-            return {decode(key, tensors): decode(value, tensors) for key, value in tree[ITEMS]}
-        return {key: decode(value, tensors) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [decode(value, tensors) for value in tree]
-    return tree
-
-
-def write(tree: Any, directory: Path) -> None:
+def write(tree: Any, directory: Path, words: Words = WORDS) -> None:
     """Write the tree into a new directory: it appears complete, or not at all."""
-    tensors: dict[str, Tensor] = {}
-    text = json.dumps(encode(tree, tensors)).encode()
+    text, tensors = pack({"format": FORMAT, "tree": tree}, words)
     data = safetensors.torch.save(_apart(tensors))
     temporary = directory.with_name(directory.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -80,16 +41,23 @@ def write(tree: Any, directory: Path) -> None:
     temporary.rename(directory)
 
 
-def read(directory: Path) -> Any:
-    """The tree again. A damaged file is a ValueError."""
+def read(directory: Path, words: Words = WORDS) -> Any:
+    """The tree again. Whatever is damaged is a ValueError; one of another format is refused."""
     try:
         text = (directory / "state.json").read_bytes()
         data = (directory / "tensors.safetensors").read_bytes()
         if sha256(text + data).hexdigest().encode() != (directory / "sha256").read_bytes():
-            raise ValueError(f"{directory}: the digest does not match")
-        return decode(json.loads(text), safetensors.torch.load(data))
-    except (OSError, safetensors.SafetensorError) as error:
+            raise ValueError("the digest does not match")
+        state = unpack(text, safetensors.torch.load(data), words)
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise ValueError(f"{directory}: {error}") from None
+    found = state.get("format", 1) if isinstance(state, dict) else None
+    if found != FORMAT:
+        raise UserError(
+            f"{directory}: written by another version of fedasmu (format {found}; this one reads {FORMAT}); "
+            "go on with that version, or start again"
+        )
+    return state.get("tree")
 
 
 def save(tree: Any, directory: Path) -> None:

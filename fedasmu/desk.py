@@ -17,6 +17,7 @@ from fedasmu.pools import Pool
 from fedasmu.protocol import Model, Report, Task, Verdict
 from fedasmu.record import Record
 from fedasmu.server import Aggregation, Decision, Server
+from fedasmu.shelf import Shelf
 
 Watcher = Callable[[Event | Measured], None]
 
@@ -24,8 +25,17 @@ Watcher = Callable[[Event | Measured], None]
 class Desk:
     """`now` is the driver's time, in seconds from the beginning of the run; it never goes back."""
 
-    def __init__(self, server: Server, record: Record, pool: Pool, model_bytes: int, evaluate_every: int = 10) -> None:
+    def __init__(
+        self,
+        server: Server,
+        record: Record,
+        pool: Pool,
+        model_bytes: int,
+        evaluate_every: int = 10,
+        shelf: Shelf | None = None,  # of the method's server half
+    ) -> None:
         self.server, self.record, self.model_bytes = server, record, model_bytes
+        self._shelf = shelf
         self.meter = Meter(pool, self._tell)
         self.watchers: list[Watcher] = []  # told of every line of events.jsonl and of metrics.csv
         self._evaluate_every = evaluate_every
@@ -121,6 +131,7 @@ class Desk:
             "meter": self.meter.state(),
             "record": self.record.state(),
             "sent": sorted(self._sent),
+            "shelf": None if self._shelf is None else self._shelf.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -128,6 +139,8 @@ class Desk:
         self.meter.restore(state["meter"])
         self.record.restore(state["record"])
         self._sent = set(state["sent"])
+        if self._shelf is not None:
+            self._shelf.restore(state["shelf"])
 
     def _started(self, now: float, tasks: list[Task]) -> list[Task]:
         for task in tasks:

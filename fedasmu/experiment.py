@@ -147,7 +147,7 @@ def _execute(
     say: Callable[[str], None],
 ) -> Result:
     state = checkpoint.load(directory / "checkpoint", say) if resume else None
-    before = 0.0 if state is None else state["wall"]
+    before = 0.0  # seconds that the run took until the checkpoint
     began = saved = time.monotonic()
     under_way = False
 
@@ -159,7 +159,7 @@ def _execute(
         if state is None:
             simulator.begin()
         else:
-            simulator.restore(state)
+            before = _restore(simulator, state, directory)
         under_way = True
         while not simulator.finished and not stopping.is_set():
             simulator.step()
@@ -183,6 +183,18 @@ def _execute(
         raise
     _conclude(build, simulator, directory, workers, before + time.monotonic() - began)
     return Result(directory)
+
+
+def _restore(simulator: Simulator, state: Any, directory: Path) -> float:
+    """The seconds that the run had taken. What a checkpoint lacks is told in a sentence, though its digest is right."""
+    try:
+        simulator.restore(state)
+        return float(state["wall"])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{directory}: its checkpoint does not fit this run ({type(error).__name__}: {error}); "
+            "start the run again with --overwrite"
+        ) from error
 
 
 def _conclude(build: Build, simulator: Simulator, directory: Path, workers: pools.Workers, wall: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -227,80 +227,20 @@ class Server:
         return Aggregation(self.model.version, uploads, result.weights, dict(result.details))
 
     def state(self) -> dict[str, Any]:
-        """Everything a checkpoint must keep. Vectors are stored once, by version."""
-        models = {self.model.version: self.model.vector}
-        for entry in self.ledger.values():
-            models |= {model.version: model.vector for model in (entry.task.model, entry.fresh) if model is not None}
-        for upload in self.waiting:
-            models |= {model.version: model.vector for model in (upload.base, upload.fresh) if model is not None}
+        """Everything a checkpoint must keep."""
         return {
-            "version": self.model.version,
-            "models": {str(version): vector for version, vector in models.items()},
-            "counters": {name: getattr(self.counters, name) for name in Counters.__slots__},
+            "model": self.model,
+            "counters": asdict(self.counters),
             "draws": self._draws,
             "idle": torch.tensor(self._idle, dtype=torch.int32),
-            "ledger": [_entry_state(entry) for entry in self.ledger.values()],
-            "waiting": [_upload_state(upload) for upload in self.waiting],
+            "ledger": [(entry.task, entry.fresh, entry.asked, entry.urgent) for entry in self.ledger.values()],
+            "waiting": list(self.waiting),
             "aggregator": self.aggregator.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        models = {int(version): Model(int(version), vector) for version, vector in state["models"].items()}
-        self.model = models[state["version"]]
+        self.model, self._draws, self._idle = state["model"], state["draws"], state["idle"].tolist()
         self.counters = Counters(**state["counters"])
-        self._draws = state["draws"]
-        self._idle = state["idle"].tolist()
-        self.ledger = {}
-        for line in state["ledger"]:
-            model, names = models[line["base"]], ("lr", "seed", "note", "share")
-            task = Task(line["task"], line["device"], model, *(line[name] for name in names))
-            self.ledger[task.id] = Entry(task, models.get(line["fresh"]), line["asked"], line["urgent"])
-        self.waiting = [
-            Upload(
-                line["task"],
-                line["device"],
-                models[line["base"]],
-                models.get(line["fresh"]),
-                line["staleness"],
-                Report(**line["report"]),
-            )
-            for line in state["waiting"]
-        ]
+        self.ledger = {task.id: Entry(task, *rest) for task, *rest in state["ledger"]}
+        self.waiting = list(state["waiting"])
         self.aggregator.restore(state["aggregator"])
-
-
-def _version(model: Model | None) -> int | None:
-    return None if model is None else model.version
-
-
-def _entry_state(entry: Entry) -> dict[str, Any]:
-    task = entry.task
-    return {
-        "task": task.id,
-        "device": task.device,
-        "base": task.model.version,
-        "lr": task.lr,
-        "seed": task.seed,
-        "note": dict(task.note),
-        "share": task.share,
-        "fresh": _version(entry.fresh),
-        "asked": entry.asked,
-        "urgent": entry.urgent,
-    }
-
-
-def _upload_state(upload: Upload) -> dict[str, Any]:
-    report = upload.report
-    return {
-        "task": upload.task,
-        "device": upload.device,
-        "base": upload.base.version,
-        "fresh": _version(upload.fresh),
-        "staleness": upload.staleness,
-        "report": {
-            "vector": report.vector,
-            "examples": report.examples,
-            "loss": report.loss,
-            "note": dict(report.note),
-        },
-    }

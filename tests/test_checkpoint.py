@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedasmu import checkpoint
+from fedasmu import checkpoint, codec
 from fedasmu.errors import UserError
 
 scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5)
-keys = st.text(st.characters(exclude_characters="$"), max_size=5) | st.integers(0, 9)
+keys = st.text(max_size=5) | st.sampled_from(["$tensor", "$word"]) | st.integers(0, 9)
 trees = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=3),
@@ -26,7 +27,7 @@ trees = st.recursive(
 @given(trees)
 def test_plain_trees_come_back_exactly(tree: Any) -> None:
     tensors: dict[str, torch.Tensor] = {}
-    again = checkpoint.decode(checkpoint.encode(tree, tensors), tensors)
+    again = codec.decode(codec.encode(tree, tensors), tensors)
     assert again == tree
     assert repr(again) == repr(tree)  # 1 is not 1.0, and a tuple is not a list
 
@@ -144,3 +145,31 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         checkpoint.write({"object": object()}, tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def rewritten(directory: Path, text: bytes) -> None:
+    """Another text, with a digest that fits."""
+    data = (directory / "tensors.safetensors").read_bytes()
+    (directory / "state.json").write_bytes(text)
+    (directory / "sha256").write_text(sha256(text + data).hexdigest())
+
+
+def test_a_checkpoint_of_another_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    for number in range(2):
+        checkpoint.save({"n": number}, tmp_path)
+    newest = tmp_path / "000000002"
+    for text, found in ((b'{"n": 1}', "format 1"), (b'{"format": 99, "tree": {"n": 1}}', "format 99")):
+        rewritten(newest, text)
+        with pytest.raises(UserError, match=rf"another version of fedasmu \({found}; this one reads \d+\)"):
+            said(tmp_path)
+    assert newest.is_dir()
+
+
+@pytest.mark.parametrize("text", [b'{"format": 2, "tree": {"$word": "Popen"}}', b"[" * 10**5, b"\xff"])
+def test_a_text_that_is_none_of_ours_is_damage(tmp_path: Path, text: bytes) -> None:
+    checkpoint.save({"n": 0}, tmp_path)
+    checkpoint.save({"n": 1}, tmp_path)
+    rewritten(tmp_path / "000000002", text)
+    tree, messages = said(tmp_path)
+    assert tree == {"n": 0}
+    assert "damaged checkpoint" in messages[0]

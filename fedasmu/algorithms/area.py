@@ -33,11 +33,10 @@ class ExactMean(Aggregator):
         return Aggregate(vector, [weight] * len(uploads))
 
     def state(self) -> dict[str, Any]:
-        return {"initial": self.initial, "shelf": self.federation.shelf.state()}
+        return {"initial": self.initial}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.initial = state["initial"]
-        self.federation.shelf.restore(state["shelf"])
 
 
 class Area(Algorithm):

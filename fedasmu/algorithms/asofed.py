@@ -74,11 +74,10 @@ class Replace(Aggregator):
         return vector
 
     def state(self) -> dict[str, Any]:
-        return {"seen": self.seen, "shelf": self.federation.shelf.state()}
+        return {"seen": self.seen}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.seen = state["seen"]
-        self.federation.shelf.restore(state["shelf"])
 
 
 class Online(Learner):

@@ -85,7 +85,7 @@ class Aggregator(ABC):
         """An upload was too stale to aggregate; its note may still teach something."""
 
     def state(self) -> dict[str, Any]:
-        """Everything a checkpoint must keep: a tree of plain values and tensors."""
+        """Everything a checkpoint must keep: a tree of plain values and tensors. The shelf is kept for you."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - nothing to restore by default

@@ -46,11 +46,10 @@ class Calibrate(Aggregator):
         return torch.zeros(()) if cached is None else cached
 
     def state(self) -> dict[str, Any]:
-        return {"mean_h": self.mean_h, "shelf": self.federation.shelf.state()}
+        return {"mean_h": self.mean_h}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.mean_h = state["mean_h"]
-        self.federation.shelf.restore(state["shelf"])
 
 
 class CA2FL(Algorithm):

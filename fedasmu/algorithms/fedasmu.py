@@ -160,7 +160,6 @@ class StalenessAware(Aggregator):
             "offered": {str(device): slot for device, slot in self.offered.items()},
             "log_dilution": torch.tensor(self.log_dilution, dtype=torch.float64),
             "policy": self.policy.state() if self.policy else None,
-            "shelf": self.shelf.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -171,7 +170,6 @@ class StalenessAware(Aggregator):
         self.log_dilution = state["log_dilution"].tolist()
         if self.policy is not None:
             self.policy.restore(state["policy"])
-        self.shelf.restore(state["shelf"])
 
 
 class Merging(Learner):

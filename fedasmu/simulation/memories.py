@@ -37,14 +37,13 @@ class Memories:
 
     def state(self) -> dict[str, Any]:
         return {
-            "values": {str(device): memory for device, memory in self._values.items()},
-            "tensors": {str(device): names for device, names in self._tensors.items()},
+            "values": dict(self._values),
+            "tensors": dict(self._tensors),
             "shelf": self._shelf.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._values = {int(device): memory for device, memory in state["values"].items()}
-        self._tensors = {int(device): names for device, names in state["tensors"].items()}
+        self._values, self._tensors = dict(state["values"]), dict(state["tensors"])
         self._shelf.restore(state["shelf"])
 
 
