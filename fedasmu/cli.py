@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedasmu import __version__
-from fedasmu.commands import AllowCode, console, paper, reporting, say, split, study, worker_count
+from fedasmu.commands import AllowCode, console, paper, reporting, say, split, study, watching, worker_count
 from fedasmu.errors import DeviceError, Interrupted, UserError, printable
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app.command(epilog=study.COMPARE_EXAMPLES)(study.compare)
 app.command(epilog=study.SWEEP_EXAMPLES)(study.sweep)
 app.command(epilog=paper.REPRODUCE_EXAMPLES)(paper.reproduce)
 app.command(epilog=reporting.REPORT_EXAMPLES)(reporting.report)
+app.command(epilog=watching.WATCH_EXAMPLES)(watching.watch)
 
 
 def main() -> None:

@@ -152,19 +152,6 @@ function redraw() {
   timeline.draw();
 }
 
-const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-
-function setTheme(theme) {
-  document.documentElement.style.colorScheme = theme ?? "";
-  const dark = theme ? theme === "dark" : prefersDark.matches;
-  $("theme").textContent = dark ? "☀ Light" : "☾ Dark";
-  $("theme").ariaLabel = dark ? "Light colours" : "Dark colours";
-  $("theme").value = dark ? "light" : "dark"; // what a click makes it
-}
-
-setTheme();
-$("theme").addEventListener("click", () => { setTheme($("theme").value); redraw(); });
-prefersDark.addEventListener("change", () => { setTheme(); redraw(); });
 $("smooth").addEventListener("change", showCurves);
 $("more").addEventListener("click", () => listMethods($("more").ariaExpanded !== "true"));
 $("show-few").addEventListener("click", () => choose(method => league.few.includes(method)));

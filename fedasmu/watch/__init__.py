@@ -1,0 +1,1 @@
+"""A page that follows runs while they work, from their directories alone."""

@@ -1,0 +1,1 @@
+"""The parts of the page that are not the report's."""

@@ -1,0 +1,50 @@
+"use strict";
+// Charts that are given new data again and again, and the lanes of what is in flight.
+
+class LiveChart {
+  constructor(place, labels, names, { steps = false, dots = false } = {}) {
+    const stroke = at => () => colours.get(`m${at}`);
+    colours.looks = names.map((_, at) => at);
+    const series = names.map((_, at) => ({
+      stroke: stroke(at), width: dots ? 0 : 2, paths: dots ? () => null : steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
+      fill: steps ? () => colours.faint(`m${at}`, 0.15) : undefined, points: { show: dots, size: 3, fill: stroke(at) }, spanGaps: true,
+    }));
+    const entries = names.map((name, at) => ({ series: at + 1, method: at, name }));
+    this.u = plot(place, {
+      series: [{}, ...series], scales: { x: { time: false } }, axes: [axis(labels[0], 28), axis(labels[1], 52)],
+      plugins: [hover(labels, entries)],
+    }, [[0], ...names.map(() => [null])]);
+  }
+  set(...columns) { this.u.setData(columns[0].length ? columns : columns.map(() => [0])); }
+}
+
+const LANES = 24, LANE = 13;
+
+function drawLanes(canvas, fold) {
+  const scale = devicePixelRatio, width = canvas.clientWidth, height = canvas.clientHeight;
+  canvas.width = width * scale; canvas.height = height * scale;
+  const ctx = canvas.getContext("2d");
+  ctx.scale(scale, scale);
+  const ended = fold.done.slice(-LANES * 8), seconds = ended.reduce((sum, task) => sum + task.end - task.start, 0) / (ended.length || 1);
+  const since = fold.now - 6 * seconds; // six tasks' time is what one can look at
+  const recent = [...ended, ...fold.open.values()].filter(task => !(task.end < since)).sort((a, b) => (b.end ?? fold.now) - (a.end ?? fold.now));
+  const devices = [...new Set([...fold.open.values(), ...recent].map(task => task.device))].slice(0, LANES).sort((a, b) => a - b);
+  const lane = new Map(devices.map((device, at) => [device, at]));
+  const shown = recent.filter(task => lane.has(task.device));
+  const oldest = Math.max(since, shown.reduce((least, task) => Math.min(least, task.start), fold.now)), span = Math.max(fold.now - oldest, 1e-9);
+  const x = time => 46 + (width - 56) * (time - oldest) / span;
+  ctx.font = "11px system-ui";
+  devices.forEach((device, at) => { ctx.fillStyle = colours.get("muted"); ctx.fillText(String(device), 6, at * LANE + 11); });
+  const paint = { accepted: "merged", stale: "discard", refused: "discard", lost: "lost", "": "training" };
+  for (const task of shown) {
+    const y = lane.get(task.device) * LANE + 3, left = x(Math.max(task.start, oldest)), right = x(task.end ?? fold.now);
+    ctx.fillStyle = colours.get(paint[task.outcome] ?? "discard");
+    ctx.fillRect(left, y, Math.max(right - left - 1, 1), LANE - 5);
+    if (task.ask > oldest) {
+      ctx.fillStyle = colours.get("request");
+      ctx.beginPath(); ctx.arc(x(task.ask), y + (LANE - 5) / 2, 3, 0, 7); ctx.fill();
+    }
+  }
+  const busy = fold.open.size, known = fold.devices.size;
+  return `${busy} in flight; ${devices.length} of ${known} devices, those busy last, over the last ${short(span)} s.`;
+}

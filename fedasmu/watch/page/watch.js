@@ -1,0 +1,169 @@
+"use strict";
+// Everything that comes from a run is set as text, never as HTML.
+
+const $ = id => document.getElementById(id);
+const REDRAW = 500; // milliseconds between two drawings at least
+let fold = new Fold(), charts = {}, chosen = new URLSearchParams(location.search).get("run") ?? "", source = null;
+let standings = [], drawing = false, studyChart = null;
+const curves = new Map(); // of a study's runs: label -> { last, time, accuracy }
+
+function panel(parent, key, title, labels, names, options) {
+  const place = element("div", { className: "plot", role: "img", ariaLabel: title });
+  $(parent).append(element("figure", {}, element("h3", {}, title), place));
+  charts[key] = new LiveChart(place, labels, names, options);
+}
+
+function build() {
+  charts.accuracy = new LiveChart($("accuracy"), ["virtual time (s)", "accuracy"], ["accuracy"]);
+  charts.loss = new LiveChart($("loss"), ["virtual time (s)", "loss"], ["test", "training"]);
+  panel("panels", "rate", "Uploads a minute", ["virtual time (s)", "uploads a minute"], ["uploads"], { steps: true });
+  panel("panels", "bytes", "Sent", ["virtual time (s)", "MB"], ["to devices", "to the server"]);
+  panel("panels", "ages", "Staleness of the uploads", ["versions behind", "uploads"], ["uploads"], { steps: true });
+  panel("panels", "weights", "Weight of an upload", ["virtual time (s)", "weight"], ["α"], { dots: true });
+}
+
+function buildLearned() {
+  panel("learned-panels", "server", "Controls of the server", ["virtual time (s)", "value"], ["λ", "σ", "ι"], { dots: true });
+  panel("learned-panels", "device", "Controls of the devices", ["virtual time (s)", "value"], ["γ", "υ"], { dots: true });
+  panel("learned-panels", "slots", "When devices ask", ["virtual time (s)", "slot"], ["slot"], { dots: true });
+  panel("learned-panels", "rewards", "What a merge earned", ["virtual time (s)", "reward"], ["reward"], { dots: true });
+}
+
+function showNumbers(run) {
+  const { counts, latest } = fold, budget = Number(run?.budget) || 0;
+  $("progress").value = budget ? Math.min(1, counts.uploads / budget) : 0;
+  const numbers = {
+    uploads: budget ? `${counts.uploads.toLocaleString("en")} of ${budget.toLocaleString("en")}` : counts.uploads,
+    accuracy: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
+    "virtual time": `${short(fold.now)} s`, version: short(counts.versions), "in flight": fold.open.size,
+    "fresh models merged": short(counts.merged), "stale / refused / lost": `${counts.stale} / ${counts.refused} / ${counts.lost}`,
+  };
+  $("numbers").replaceChildren(...Object.entries(numbers).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
+}
+
+function showCharts() {
+  const time = fold.column("time");
+  charts.accuracy.set(time, fold.column("accuracy"));
+  charts.loss.set(time, fold.column("loss"), fold.column("train_loss"));
+  charts.bytes.set(time, ...["bytes_down", "bytes_up"].map(name => fold.column(name).map(bytes => bytes / 1e6)));
+  const { counts, width } = fold.uploads;
+  charts.rate.set([...counts.keys(), counts.length].map(at => at * width), [...counts, counts.at(-1) ?? 0].map(count => count * 60 / width));
+  const ages = fold.staleness.slice(1);
+  charts.ages.set([...ages.keys(), ages.length].map(at => at + 0.5), [...ages, ages.at(-1) ?? 0]);
+  charts.weights.set(...fold.weights.columns);
+  if (!fold.slots.seen && !fold.server.seen) return;
+  if ($("learned").hidden) { $("learned").hidden = false; buildLearned(); }
+  for (const key of ["server", "device", "slots", "rewards"]) charts[key].set(...fold[key].columns);
+}
+
+const ROWS = 60;
+const DEVICE = { device: one => one.device, "in flight": one => one.busy ? "yes" : "", done: one => one.done, lost: one => one.lost,
+  "stale or refused": one => one.stale, "mean staleness": one => one.done ? short(one.staleness / one.done) : "–",
+  "mean seconds": one => one.done ? short(one.seconds / one.done) : "–", loss: one => short(one.loss), "last seen": one => `${short(one.last)} s` };
+
+function showDevices() {
+  const busy = new Set([...fold.open.values()].map(task => task.device)), wanted = $("find").value.trim();
+  const found = [...fold.devices.values()].filter(one => !wanted || String(one.device).includes(wanted));
+  found.sort((a, b) => b.last - a.last);
+  const rows = found.slice(0, ROWS).map(one => element("tr", {}, ...Object.values(DEVICE).map(cell => element("td", {}, String(cell({ ...one, busy: busy.has(one.device) }))))));
+  $("devices").replaceChildren(element("thead", {}, element("tr", {}, ...Object.keys(DEVICE).map(name => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows));
+  $("devices-note").textContent = `${Math.min(found.length, ROWS)} of ${found.length} devices, the ones seen last first.`;
+}
+
+function draw() {
+  drawing = false;
+  const run = standings.find(one => one.label === chosen) ?? (standings.length === 1 ? standings[0] : undefined);
+  $("one").hidden = !run;
+  if (!run) return;
+  if (!charts.accuracy) build();
+  $("subtitle").textContent = `${run.label} · ${run.method} · ${run.model} on ${run.data}, ${run.devices} devices, seed ${run.seed}`;
+  document.title = `${run.finished ? "✓" : "▶"} ${run.label}: FedASMU`;
+  $("state").textContent = run.failed ? "failed" : run.finished ? "finished" : "following";
+  showNumbers(run); showCharts(); showDevices();
+  $("lanes-note").textContent = drawLanes($("now"), fold);
+  $("events").textContent = fold.lines.slice(-KEPT_LINES).reverse().join("\n");
+  document.documentElement.dataset.drawn = "yes";
+}
+
+function redraw() { // at most every half second, and with fresh colours
+  colours.known.clear();
+  if (drawing) return;
+  drawing = true;
+  setTimeout(() => requestAnimationFrame(() => { showStudy(); draw(); }), REDRAW);
+}
+
+async function refreshCurves() {
+  for (const run of standings) {
+    if (curves.get(run.label)?.last === run.last) continue;
+    const answer = await fetch(`run.csv?run=${encodeURIComponent(run.label)}`);
+    const one = new Fold();
+    one.take({ events: "", metrics: await answer.text() });
+    curves.set(run.label, { last: run.last, time: one.column("time"), accuracy: one.column("accuracy"), latest: one.latest });
+  }
+  redraw();
+}
+
+function showStudy() {
+  $("study").hidden = standings.length < 2;
+  if (standings.length < 2) return;
+  const methods = [...new Set(standings.map(run => run.method))];
+  colours.looks = methods.map((_, at) => at);
+  const rows = standings.map(run => {
+    const { latest } = curves.get(run.label) ?? {}, open = element("button", { type: "button" }, run.label);
+    open.addEventListener("click", () => { look(run.label); $("one").scrollIntoView(); });
+    const share = run.finished ? 1 : (latest?.uploads ?? 0) / (Number(run.budget) || Infinity);
+    const cells = [run.method, run.seed, run.failed ? "failed" : run.finished ? "finished" : latest ? "running" : "waiting"];
+    return element("tr", {}, element("td", {}, open), ...cells.map(text => element("td", {}, text)),
+      element("td", {}, element("progress", { max: 1, value: share })), ...[latest?.accuracy, latest?.time].map(value => element("td", {}, short(value))));
+  });
+  const header = ["run", "method", "seed", "", "uploads", "accuracy", "virtual time (s)"].map(name => element("th", { scope: "col" }, name));
+  $("runs").replaceChildren(element("thead", {}, element("tr", {}, ...header)), element("tbody", {}, ...rows));
+  const finished = standings.filter(run => run.finished).length;
+  $("subtitle").textContent = `${finished} of ${standings.length} runs finished`;
+  showStudyCurves(methods);
+  document.documentElement.dataset.drawn = "yes";
+}
+
+function showStudyCurves(methods) {
+  const known = standings.filter(run => curves.get(run.label)?.time.length);
+  const x = [...new Set(known.flatMap(run => curves.get(run.label).time))].sort((a, b) => a - b);
+  const columns = known.map(run => {
+    const { time, accuracy } = curves.get(run.label), at = new Map(time.map((value, place) => [value, accuracy[place]]));
+    return x.map(value => at.get(value) ?? undefined);
+  });
+  studyChart?.destroy();
+  if (!known.length) return;
+  const entries = known.map((run, at) => ({ series: at + 1, method: methods.indexOf(run.method), name: run.label }));
+  const series = entries.map(({ method }) => ({ stroke: () => colours.get(colours.method(method)), dash: colours.dash(method), width: 1.6, points: { show: false }, spanGaps: true }));
+  studyChart = plot($("study-curves"), {
+    series: [{}, ...series], scales: { x: { time: false } }, axes: [axis("virtual time (s)", 30), axis("accuracy", 46)], plugins: [hover(["virtual time (s)"], entries)],
+  }, [x, ...columns]);
+}
+
+function look(label) {
+  chosen = label;
+  history.replaceState(null, "", label ? `?run=${encodeURIComponent(label)}` : "?");
+  fold = new Fold();
+  follow();
+}
+
+function follow() {
+  source?.close();
+  source = new EventSource(`stream?run=${encodeURIComponent(chosen)}`);
+  source.addEventListener("open", () => $("state").classList.remove("lost"));
+  source.addEventListener("error", () => { $("state").classList.add("lost"); $("state").textContent = "waiting for the server …"; });
+  source.addEventListener("runs", message => {
+    standings = JSON.parse(message.data).runs;
+    if (standings.length > 1) refreshCurves(); else redraw();
+  });
+  source.addEventListener("lines", message => {
+    const news = JSON.parse(message.data);
+    if (news.anew) fold = new Fold();
+    fold.take(news);
+    redraw();
+  });
+}
+
+$("find").addEventListener("input", redraw);
+addEventListener("resize", redraw);
+follow();
