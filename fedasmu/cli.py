@@ -104,6 +104,7 @@ def run(
     track: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Log to tensorboard, wandb or mlflow, too; repeatable.")
     ] = None,
+    watched: watching.Watched = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Train a federated model on a simulated fleet."""
@@ -136,7 +137,7 @@ def run(
     again = f"fedasmu run --resume {directory}" + " --allow-code" * bool(experiment.config.code)
     live = Live(console, experiment.config.stop.uploads)
     try:
-        with live.shown():
+        with watching.beside(directory, watched), live.shown():
             result = experiment.run(
                 directory,
                 workers=count,

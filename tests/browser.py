@@ -96,6 +96,13 @@ class Browser:
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return time.monotonic() - began
 
+    def visit(self, url: str, width: int = 1280, height: int = 900) -> None:
+        """Open an address; what it draws, and when, is for the caller to wait for."""
+        self.resize(width, height)
+        self.complaints.clear()
+        self.requests.clear()
+        self.call("Page.navigate", url=url)
+
     def resize(self, width: int, height: int) -> None:
         narrow = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=narrow)

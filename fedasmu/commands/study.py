@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedasmu.commands import AllowCode, console, say, show_grid, worker_count
+from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.packaged import find
 
@@ -69,6 +70,7 @@ def compare(
         Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/compare-<recipe> unless given.")
     ] = None,
     overwrite: Overwrite = False,
+    watched: Watched = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Run several methods on several seeds, and end in one table."""
@@ -83,7 +85,8 @@ def compare(
     for label in [label for label, settings in found.items() if tuned and not settings]:
         say(f"{tuned} has no settings for {label}: it runs with the recipe's")
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
-    failed = run_grid(grid, count, overwrite)
+    with beside(out, watched):
+        failed = run_grid(grid, count, overwrite)
     show(grid)
     say(f"runs: {out}")
     report_failures(failed)

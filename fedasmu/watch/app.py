@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -76,16 +77,15 @@ class Guarded:
 
 
 async def _told(folder: Path, chosen: str, place: Place) -> AsyncIterator[str]:
-    standings: list[dict[str, Any]] = []
-    looks = 0
-    while True:
-        runs = await asyncio.to_thread(find, folder) if looks % OVERVIEW == 0 else runs
-        if looks % OVERVIEW == 0:
+    runs: list[Run] = []
+    standings: list[dict[str, Any]] | None = None
+    for look in itertools.count():
+        if look % OVERVIEW == 0:
+            runs = await asyncio.to_thread(find, folder)
             now = await asyncio.to_thread(lambda found: [run.standing() for run in found], runs)
-            if now != standings or looks == 0:
+            if now != standings:
                 standings = now
-                yield _message("runs", {"folder": folder.name, "runs": standings}, place)
-        looks += 1
+                yield _message("runs", {"runs": standings}, place)
         if (run := _looked_at(runs, chosen)) is not None:
             found = await asyncio.to_thread(news, run.directory, place)
             place = found.place
