@@ -1,4 +1,4 @@
-"""The command line: run | compare | sweep | report | reproduce | list | data."""
+"""The command line: run | resume | compare | sweep | report | reproduce | list | data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,22 @@ from rich.console import Console
 from rich.table import Table
 
 from fedasmu import __version__
-from fedasmu.commands import AllowCode, console, paper, reporting, say, split, study, watching, worker_count
-from fedasmu.errors import DeviceError, Interrupted, UserError, printable
+from fedasmu.commands import (
+    AllowCode,
+    WorkerCount,
+    console,
+    loading,
+    paper,
+    reporting,
+    running,
+    say,
+    split,
+    study,
+    watching,
+    worker_count,
+)
+from fedasmu.commands.hints import Hinting
+from fedasmu.errors import DeviceError, UserError, printable
 
 app = typer.Typer(
     add_completion=False,
@@ -27,11 +41,6 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Find, download and look at data sets.")
 app.add_typer(data_app, name="data")
 data_app.command(epilog=split.EXAMPLE)(split.show)
-app.command(epilog=study.COMPARE_EXAMPLES)(study.compare)
-app.command(epilog=study.SWEEP_EXAMPLES)(study.sweep)
-app.command(epilog=paper.REPRODUCE_EXAMPLES)(paper.reproduce)
-app.command(epilog=reporting.REPORT_EXAMPLES)(reporting.report)
-app.command(epilog=watching.WATCH_EXAMPLES)(watching.watch)
 
 
 def main() -> None:
@@ -69,8 +78,6 @@ RUN_EXAMPLES = """
 
   fedasmu run lenet-cifar-10 --budget 0.1 --set fleet.preset=wireless175
 
-  fedasmu run --resume runs/quickstart
-
 [bold]Metrics[/bold] (metrics.csv, one line an evaluation)
 
   time: virtual seconds. version: of the global model. uploads: received so far. accuracy, loss: on the test data.
@@ -82,15 +89,13 @@ RUN_EXAMPLES = """
 """
 
 
-@app.command(epilog=RUN_EXAMPLES)
+@app.command(epilog=RUN_EXAMPLES, cls=Hinting)
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")] = "",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
     ] = None,
-    workers: Annotated[
-        str, typer.Option(metavar="N|inline", help="Worker processes; inline: all in this one, for a debugger.")
-    ] = "",
+    workers: WorkerCount = "",
     seed: Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")] = None,
     budget: Annotated[
         float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
@@ -98,12 +103,10 @@ def run(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run directory; runs/<name> unless given.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="The same as `fedasmu resume DIR`.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace what an earlier run left in the run directory.")] = False,
     repeat_failure: Annotated[bool, typer.Option(help="With --resume: perform alone what failed there.")] = False,
-    track: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Log to tensorboard, wandb or mlflow, too; repeatable.")
-    ] = None,
+    track: running.Track = None,
     watched: watching.Watched = False,
     allow_code: AllowCode = False,
 ) -> None:
@@ -116,49 +119,37 @@ def run(
         )
     if repeat_failure and resume is None:
         raise UserError("--repeat-failure goes with --resume DIR: which run's failure?")
-    count = worker_count(workers)
-    from fedasmu.experiment import Experiment
-    from fedasmu.failure import FOLDER
-    from fedasmu.progress import Live
-    from fedasmu.recipe import load
-    from fedasmu.report.summary import draw_curve, table
-
     if resume is not None:
-        experiment = Experiment.of_run(resume, allow_code=allow_code)
-        if repeat_failure:
-            experiment.repeat_failure(resume)
-            console.print("it did not fail this time", style="yellow")
-            return
-    else:
-        seeds = [] if seed is None else [f"seed={seed}"]
-        config = load(recipe, [*(overrides or []), *seeds], allow_code=allow_code)
-        experiment = Experiment(config if budget is None else config.scaled(budget))
-    directory = resume or out or Path("runs") / experiment.config.name
-    again = f"fedasmu run --resume {directory}" + " --allow-code" * bool(experiment.config.code)
-    live = Live(console, experiment.config.stop.uploads)
-    try:
-        with watching.beside(directory, watched), live.shown():
-            result = experiment.run(
-                directory,
-                workers=count,
-                resume=resume is not None,
-                overwrite=overwrite,
-                trackers=track or [],
-                observe=live.observe,
-                say=live.say,
-            )
-    except Interrupted:
-        say(f"stopped; everything so far is kept. Go on with: {again}")
-        raise typer.Exit(130) from None
-    except DeviceError as error:
-        kept = (directory / FOLDER).is_dir()
-        way, option = ("alone", "--repeat-failure") if kept else ("in one process", "--workers inline")
-        raise DeviceError(error.job, f"{error}\n\nrepeat it {way}: {again} {option}") from None
-    console.print(table(result))
-    say(f"run directory: {directory}")
-    if not experiment.config.timing_only:
-        say(f"curve:         {draw_curve(result, directory / 'accuracy.png')}")
+        running.resume(
+            resume,
+            workers=workers,
+            repeat_failure=repeat_failure,
+            track=track,
+            watched=watched,
+            allow_code=allow_code,
+        )
+        return
+    count = worker_count(workers)
+    loading()
+    from fedasmu.experiment import Experiment
+    from fedasmu.recipe import load
 
+    seeds = [] if seed is None else [f"seed={seed}"]
+    config = load(recipe, [*(overrides or []), *seeds], allow_code=allow_code)
+    experiment = Experiment(config if budget is None else config.scaled(budget))
+    directory = out or Path("runs") / experiment.config.name
+    running.conduct(experiment, directory, count, overwrite=overwrite, track=track, watched=watched)
+
+
+for command, epilog in (
+    (running.resume, running.RESUME_EXAMPLES),
+    (study.compare, study.COMPARE_EXAMPLES),
+    (study.sweep, study.SWEEP_EXAMPLES),
+    (reporting.report, reporting.REPORT_EXAMPLES),
+    (paper.reproduce, paper.REPRODUCE_EXAMPLES),
+    (watching.watch, watching.WATCH_EXAMPLES),
+):
+    app.command(epilog=epilog, cls=Hinting)(command)
 
 What = Literal["methods", "models", "datasets", "recipes", "fleets", "keys"]
 

@@ -26,11 +26,12 @@ from torch import nn
 import fedasmu
 from fedasmu import checkpoint, failure, pools
 from fedasmu.build import Build
-from fedasmu.config import Config, Network
+from fedasmu.config import Config, Network, Stop
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Event, Measured
+from fedasmu.extension import extend, longer, recipe_of
 from fedasmu.recipe import load, parse
 from fedasmu.record import SHELVES, Record, check_free, make_free, write_whole
 from fedasmu.result import Result
@@ -66,14 +67,20 @@ class Experiment:
         return cls(load(path, overrides, allow_code=allow_code), **own)
 
     @classmethod
-    def of_run(cls, directory: str | Path, *, allow_code: bool = False, **own: Any) -> Experiment:
-        """The experiment that a run directory belongs to, for instance to resume it."""
-        path = Path(directory) / "config.toml"
-        if not path.is_file():
-            raise UserError(f"{directory}: nothing to resume there: it has no config.toml")
+    def of_run(
+        cls,
+        directory: str | Path,
+        *,
+        uploads: int | None = None,
+        time: float | None = None,
+        allow_code: bool = False,
+        **own: Any,
+    ) -> Experiment:
+        """The experiment that a run directory belongs to, to resume it; with a larger budget, to extend it."""
+        path = recipe_of(Path(directory))
         if allow_code and Path.cwd().is_relative_to(Path(directory).resolve()):
             raise UserError(f"{directory}: go to another folder first: code is not taken from a run directory")
-        return cls(load(path, allow_code=allow_code), **own)
+        return cls(longer(load(path, allow_code=allow_code), uploads, time), **own)
 
     def run(
         self,
@@ -82,6 +89,7 @@ class Experiment:
         workers: pools.Workers = "inline",
         resume: bool = False,
         overwrite: bool = False,
+        extendable: bool = False,
         trackers: Sequence[str | Tracker] = (),
         observe: Callable[[Desk, Event | Measured], None] | None = None,
         say: Callable[[str], None] = lambda message: None,
@@ -89,13 +97,16 @@ class Experiment:
         """Train to the end of the budget and leave everything in `out` (runs/<name> unless given).
 
         `observe` is shown every line of events.jsonl and metrics.csv as it is written, with the desk that wrote it.
+        What is `extendable` keeps its last state: with a larger budget it goes on from there, not from the beginning.
         """
         directory = Path(out) if out is not None else Path("runs") / self.config.name
         pools.factory(workers)
-        if resume and (directory / "summary.json").exists():
-            say(f"{directory} is finished already")
-            return Result(directory)
-        if not resume:
+        if resume:
+            extend(self.config, directory, say)
+            if (directory / "summary.json").exists():
+                say(f"{directory} is finished already")
+                return Result(directory)
+        else:
             check_free(directory, overwrite)
         tracking = Together(trackers, directory, say)
         with one_thread(), stop_request() as stopping:
@@ -112,7 +123,7 @@ class Experiment:
                 if observe is not None:
                     simulator.desk.watchers.append(partial(observe, simulator.desk))
                 tracking.start()  # after the pool: what a tracker keeps open is not forked into the workers
-                result = _execute(build, simulator, directory, resume, workers, stopping, say)
+                result = _execute(build, simulator, directory, resume, extendable, workers, stopping, say)
                 tracking.finish(result.summary)
                 return result
             finally:
@@ -142,6 +153,7 @@ def _execute(
     simulator: Simulator,
     directory: Path,
     resume: bool,
+    extendable: bool,
     workers: pools.Workers,
     stopping: threading.Event,
     say: Callable[[str], None],
@@ -168,6 +180,9 @@ def _execute(
                 saved = time.monotonic()
         if stopping.is_set():
             raise Interrupted
+        ended = simulator.ended
+        if extendable:
+            save()
         simulator.finish()
     except Interrupted:
         stopping.clear()  # so that the checkpoint may wait for an evaluation under way
@@ -181,7 +196,11 @@ def _execute(
             with suppress(DeviceError, Interrupted):  # an evaluation that failed cannot be waited for
                 save()
         raise
-    _conclude(build, simulator, directory, workers, before + time.monotonic() - began)
+    _conclude(build, simulator, directory, ended, workers, before + time.monotonic() - began)
+    for folder in () if extendable else ("checkpoint", SHELVES):  # a finished run needs them no more
+        shutil.rmtree(directory / folder, ignore_errors=True)
+    if ended != "uploads":
+        say(_early(ended, build.config.stop, simulator))
     return Result(directory)
 
 
@@ -197,8 +216,20 @@ def _restore(simulator: Simulator, state: Any, directory: Path) -> float:
         ) from error
 
 
-def _conclude(build: Build, simulator: Simulator, directory: Path, workers: pools.Workers, wall: float) -> None:
-    """Write the model and the summary; a finished run needs no checkpoint any more."""
+def _early(ended: str | None, stop: Stop, simulator: Simulator) -> str:
+    """Why a run ended before it had its uploads."""
+    received = simulator.desk.server.counters.received
+    so_far = f"ended with {received:,} of {stop.uploads:,} uploads: "
+    if ended == "fleet":
+        return so_far + f"no device comes back after {simulator.now:,.0f} s (fleet.trace)"
+    nobody = "" if received else "; no device had finished its first task by then"
+    return so_far + f"the time is up (stop.time = {stop.time:g} s){nobody}"
+
+
+def _conclude(
+    build: Build, simulator: Simulator, directory: Path, ended: str | None, workers: pools.Workers, wall: float
+) -> None:
+    """Write the model and the summary."""
     if not build.config.timing_only:
         save_file(build.layout.tensors(simulator.desk.server.model.vector), directory / "model.safetensors")
     simulator.desk.record.close()
@@ -213,6 +244,7 @@ def _conclude(build: Build, simulator: Simulator, directory: Path, workers: pool
         "virtual_seconds": simulator.now,
         "version": simulator.desk.server.model.version,
         "uploads": counters.received,
+        "ended": ended,
         "stale": counters.stale,
         "refused": counters.refused,
         "lost": counters.lost,
@@ -224,8 +256,6 @@ def _conclude(build: Build, simulator: Simulator, directory: Path, workers: pool
         **surroundings(),
     }
     write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
-    for folder in ("checkpoint", SHELVES):
-        shutil.rmtree(directory / folder, ignore_errors=True)
 
 
 def surroundings() -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from fedasmu.algorithms import FedAvg
 from fedasmu.config import Config
 from fedasmu.errors import did_you_mean
 from fedasmu.section import Section
@@ -58,20 +59,25 @@ def _mistake(entry: Any, prefix: str, allowed: set[str], method: type[BaseModel]
     return Mistake(key, f"{key} = {json.dumps(entry['input'], default=str)}: {message}")
 
 
-def _meant(key: str, allowed: set[str], method: type[BaseModel]) -> str:
-    """The end of the message about an unknown key: one near it in its section, or one of its name in another."""
-    section, dot, name = key.rpartition(".")
-    elsewhere = [*_keys(Config, ""), *(f"algorithm.{field}" for field in method.model_fields)]
+def meant(name: str, method: type[BaseModel] = FedAvg) -> list[str]:
+    """The keys, in whichever section, that go by this name, or nearly."""
     if name in MEANT:
-        return f"; did you mean {MEANT[name]}?"
-    if key in elsewhere:  # a Python dict with a dot in a key
+        return [MEANT[name]]
+    all_keys = [*_keys(Config, ""), *(f"algorithm.{field}" for field in method.model_fields)]
+    names = {key.rpartition(".")[2]: key for key in all_keys}
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    return [key for key in all_keys if key.rpartition(".")[2] == name] or [names[one] for one in near]
+
+
+def _meant(key: str, allowed: set[str], method: type[BaseModel]) -> str:
+    """The end of the message about an unknown key: one of its name in another section, or one near it in its own."""
+    section, dot, name = key.rpartition(".")
+    found = meant(name, method)
+    if key in found:  # a Python dict with a dot in a key
         return f"; write {section} as a table of its own, with {name} in it"
-    if same := [other for other in elsewhere if other.rpartition(".")[2] == name]:
-        return f"; did you mean {' or '.join(same)}?"
     near = did_you_mean(name, sorted(allowed), prefix=section + dot)
-    last = {other.rpartition(".")[2]: other for other in elsewhere}
-    further = difflib.get_close_matches(name, last, n=1, cutoff=0.8)
-    return near or (f"; did you mean {last[further[0]]}?" if further else "")
+    exact = any(one.endswith(f".{name}") for one in found) or name in MEANT
+    return near if near and not exact else f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _listed(names: set[str]) -> str:

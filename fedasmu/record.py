@@ -6,7 +6,7 @@ events.jsonl        every start, request, upload, loss and new version, with its
 metrics.csv         one line an evaluation
 model.safetensors   the final model
 summary.json        the run in a few numbers, with the commit and the machine
-checkpoint/         what `fedasmu run --resume` starts from
+checkpoint/         what `fedasmu resume` starts from
 shelves/            vectors that a method keeps for every device, while the run goes on
 """
 

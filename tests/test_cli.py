@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import outputs
 
 from fedasmu import Result, __version__, cli
 
@@ -72,7 +74,7 @@ def test_a_run_leaves_all_its_files(fedasmu: Command, tmp_path: Path) -> None:
     assert fedasmu("run", "recipe.toml", "--workers", "inline", "--out", "here")[0] == 0
     names = {path.name for path in (tmp_path / "here").iterdir()}
     files = {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
-    assert names == files | {"accuracy.png"}
+    assert names == files | {"accuracy.png", "checkpoint"}
     assert Result(tmp_path / "here").config["local"]["decay"] == 0.99  # complete, with all defaults
 
 
@@ -112,7 +114,7 @@ def test_a_device_that_fails_is_shown_with_the_command_that_repeats_it(
     assert code == 1
     assert "Train failed on device" in output
     assert "RuntimeError: a bug in a model" in output
-    assert "repeat it alone: fedasmu run --resume runs/recipe --allow-code --repeat-failure" in output
+    assert "repeat it alone: fedasmu resume runs/recipe --allow-code --repeat-failure" in output
     with pytest.raises(RuntimeError, match="a bug in a model"):
         fedasmu("run", "--resume", "runs/recipe", "--allow-code", "--repeat-failure")
 
@@ -176,7 +178,8 @@ def test_preparing_data_says_what_they_are(fedasmu: Command) -> None:
     ("command", "example"),
     [
         ([], "fedasmu run quickstart"),
-        (["run"], "fedasmu run --resume runs/quickstart"),
+        (["run"], "fedasmu run quickstart"),
+        (["resume"], "fedasmu resume runs/quickstart"),
         (["list"], "fedasmu list methods --json"),
         (["data", "where"], "fedasmu data where fashion-mnist"),
         (["data", "prepare"], "fedasmu data prepare fashion-mnist"),
@@ -186,6 +189,66 @@ def test_help_shows_an_example(command: list[str], example: str, fedasmu: Comman
     code, output = fedasmu(*command, "--help")
     assert code == 0
     assert example in output
+
+
+def test_a_finished_run_is_extended(fedasmu: Command, tmp_path: Path) -> None:
+    short = ("recipe.toml", "--workers", "inline", "--set")
+    assert fedasmu("run", *short, "stop.uploads=7", "--out", "short")[0] == 0
+    code, output = fedasmu("resume", "short", "--uploads", "12", "--workers", "inline")
+    assert code == 0
+    assert "begins anew" not in output
+    assert fedasmu("run", *short, "stop.uploads=12", "--out", "long")[0] == 0
+    assert outputs(Result(tmp_path / "short")) == outputs(Result(tmp_path / "long"))
+    assert "is finished already" in fedasmu("resume", "short", "--workers", "inline")[1]
+
+
+OPTIONS = {
+    ("run", "--methods"): "`fedasmu compare RECIPE --methods a,b` runs several",
+    ("run", "--algorithm"): "--set algorithm.name=NAME",
+    ("run", "--dry-run"): "timing_only=true",
+    ("run", "-o"): "--out DIR",
+    ("run", "--lr"): "did you mean --set local.lr=VALUE?",
+    ("run", "--batch-size"): "did you mean --set local.batch=VALUE?",
+    ("compare", "--budgte"): "did you mean --budget?",
+    ("report", "--qqq"): "it has --out, --reference",
+}
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS)
+def test_an_unknown_option_says_what_was_meant(command: str, option: str, fedasmu: Command) -> None:
+    code, output = fedasmu(command, "recipe.toml", option, "1")
+    assert code == 2
+    assert f"no such option: {option}" in output
+    assert OPTIONS[command, option] in output
+
+
+def test_methods_are_separated_by_commas(fedasmu: Command) -> None:
+    code, output = fedasmu("compare", "recipe.toml", "--methods", "fedasmu", "fedavg")
+    assert code == 2
+    assert "a list is written with commas" in output
+
+
+def test_a_list_of_methods_with_a_typo(fedasmu: Command) -> None:
+    code, output = fedasmu("compare", "recipe.toml", "--methods", "ablatoin")
+    assert code == 2
+    assert "did you mean ablation?" in output
+
+
+def test_a_method_named_twice_runs_once(fedasmu: Command) -> None:
+    short = ("--seeds", "1", "--set", "stop.uploads=3", "--workers", "inline", "--out", "twice")
+    code, output = fedasmu("compare", "recipe.toml", "--methods", "fedavg,fedavg", *short)
+    assert code == 0
+    assert "names fedavg twice" in output
+    assert "fedasmu report twice" in output
+
+
+def test_a_word_appears_before_torch_is_imported(tmp_path: Path) -> None:
+    """The import is stopped where it begins: what is on the screen by then was there before it."""
+    (tmp_path / "torch.py").write_text("raise SystemExit(77)")
+    line = [sys.executable, "-c", "import sys; sys.path.insert(0, ''); from fedasmu.cli import main; main()"]
+    done = subprocess.run([*line, "run", "quickstart"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 77
+    assert done.stdout == "loading PyTorch ...\n"
 
 
 def test_version(fedasmu: Command) -> None:

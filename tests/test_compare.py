@@ -167,6 +167,30 @@ def test_killed_at_any_moment_the_same_command_goes_on(recipe: Path) -> None:
     assert outputs(Result(again[0].directory)) == outputs(Result(whole[0].directory))
 
 
+CTRL_C = """
+import multiprocessing, os, signal
+from fedasmu.study.forking import start_method
+
+context = multiprocessing.get_context(start_method())
+try:
+    os.killpg(os.getpgrp(), signal.SIGINT)  # as a terminal does: to all processes of the command
+    signal.pause()
+except KeyboardInterrupt:
+    pass
+process = context.Process(target=print, args=("still there",))
+process.start()
+process.join()
+"""
+
+
+def test_ctrl_c_while_the_processes_are_prepared_is_the_commands_alone() -> None:
+    command = [sys.executable, "-c", CTRL_C]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, cwd=ROOT, check=False)
+    assert done.returncode == 0
+    assert done.stdout == "still there\n"
+    assert "Traceback" not in done.stderr
+
+
 def test_a_cell_that_fails_does_not_lose_the_others(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = Experiment.run
 

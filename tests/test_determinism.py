@@ -443,7 +443,7 @@ def test_a_killed_and_an_interrupted_command_end_in_the_same_bytes(tmp_path: Pat
     stopped.send_signal(signal.SIGINT)
     output = stopped.communicate()[0]
     assert stopped.returncode == 130, output
-    assert f"fedasmu run --resume {run} --allow-code" in output
+    assert f"fedasmu resume {run} --allow-code" in output
     assert "Traceback" not in output
 
     last = start("run", "--resume", str(run), "--allow-code", "--workers", "1")
@@ -461,5 +461,5 @@ def test_a_signal_to_the_whole_group_stops_the_run_with_a_checkpoint(number: sig
     os.killpg(stopped.pid, number)
     output = stopped.communicate()[0]
     assert stopped.returncode == 130, output
-    assert f"fedasmu run --resume {run}" in output
+    assert f"fedasmu resume {run}" in output
     assert len(checkpoints(run)) == 1

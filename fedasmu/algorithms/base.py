@@ -26,7 +26,7 @@ class Federation:
     roster: Roster  # the devices: their examples, and how long a task takes them
     layout: Layout  # names and shapes of the tensors in the vector
     limit: int  # the most devices in flight
-    budget: int  # uploads, in the whole run
+    budget: int  # uploads, in the whole run; a method that reads it says `knows_budget = True`
     batch: int  # examples in a step of a device's training
     epochs: int  # of a task
     shelf: Shelf  # on disk, for methods that keep a vector for every device
@@ -112,6 +112,7 @@ class Algorithm(Section, ABC):
 
     kind: ClassVar[Literal["synchronous", "asynchronous", "buffered"]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # further names, and the settings each stands for
+    knows_budget: ClassVar[bool] = False  # if so, a longer run is another one from its first upload on
 
     name: str
     max_staleness: int | None = Field(None, ge=1, description="discard uploads staler than this; none: keep all")

@@ -93,6 +93,7 @@ class FedSA(Algorithm):
     """Reconstruction: mixing by staleness in two stages, long trainings first, then gentler ones for stale devices."""
 
     kind = "asynchronous"
+    knows_budget = True
     name: Literal["fedsa"] = "fedsa"
     alpha: float = Field(0.6, gt=0, le=1, description="the weight of a fresh upload")
     polynomial_a: float = Field(0.5, ge=0, description="the exponent by which it falls with staleness")

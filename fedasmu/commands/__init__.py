@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 console = Console()
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Let the recipe name code, as package.module:name: it is then a program.")
+]
+WorkerCount = Annotated[
+    str,
+    typer.Option("--workers", metavar="N|inline", help="Worker processes; inline: all in this one, for a debugger."),
 ]
 
 
@@ -33,11 +38,20 @@ def show_grid(grid: Grid) -> None:
         say(grid.note)
 
 
+def loading() -> None:
+    """A word before the seconds that it takes to import PyTorch."""
+    if "torch" not in sys.modules:
+        console.print("loading PyTorch ...", style="dim")
+
+
 def worker_count(text: str) -> int | Literal["inline"]:
     if text == "inline":
         return "inline"
+    cores = max(1, len(os.sched_getaffinity(0)))
     if not text:
-        return max(1, len(os.sched_getaffinity(0)))
+        return cores
     if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--workers {text}: must be a number, 1 or more, or inline")
+    if int(text) > cores:
+        say(f"--workers {text}: more than the {cores} cores there are; they take turns, and each needs its own memory")
     return int(text)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedasmu.commands import say, show_grid, worker_count
-from fedasmu.commands.study import Overwrite, Set, WorkerCount, report_failures, run_grid
+from fedasmu.commands import say, show_grid
+from fedasmu.commands.study import Overwrite, Set, WorkerCount, report_failures, run_grid, study_workers
 from fedasmu.packaged import RECIPES
 
 REPRODUCE_EXAMPLES = """
@@ -55,7 +55,7 @@ def reproduce(
     if study == "clock":
         _clock(overrides or [])
         return
-    count = worker_count(workers)
+    count = study_workers(workers)
     from fedasmu.study import reproduce as studied
     from fedasmu.study.studies import BUDGETS, STUDIES
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedasmu.commands import say, show_grid
+from fedasmu.commands import loading, say, show_grid
 from fedasmu.errors import UserError, reading
 
 REPORT_EXAMPLES = """
@@ -27,6 +27,7 @@ def report(
     reference: Annotated[str, typer.Option(help="The method that the others are measured against.")] = "fedasmu",
 ) -> None:
     """Make tables, figures and a page to look at from run directories alone."""
+    loading()
     from fedasmu.report import figures, latex, tables
     from fedasmu.report.league import find, leagues
     from fedasmu.report.lessons import lesson

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedasmu.commands import AllowCode, console, say, show_grid, worker_count
+from fedasmu.commands import AllowCode, console, loading, say, show_grid, worker_count
 from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.packaged import find
@@ -74,7 +74,7 @@ def compare(
     allow_code: AllowCode = False,
 ) -> None:
     """Run several methods on several seeds, and end in one table."""
-    path, count = find(recipe), worker_count(workers)
+    path, count = find(recipe), study_workers(workers)
     from fedasmu.study.cells import cells
     from fedasmu.study.sweep import read
 
@@ -88,7 +88,7 @@ def compare(
     with beside(out, watched):
         failed = run_grid(grid, count, overwrite)
     show(grid)
-    say(f"runs: {out}")
+    say(f"runs: {out}\ntables, figures and a page to look at: fedasmu report {out}")
     report_failures(failed)
 
 
@@ -121,9 +121,10 @@ def sweep(
     allow_code: AllowCode = False,
 ) -> None:
     """Find the best settings of each method, on training data held out for it: never on the test data."""
-    path, count = find(recipe), worker_count(workers)
+    path = find(recipe)
     if not grid:
         raise UserError("--grid: what is to be tried? For instance: --grid local.lr=0.01,0.03")
+    count = study_workers(workers)
     from fedasmu.study import sweep as tuning
     from fedasmu.study.cells import cells
 
@@ -140,11 +141,24 @@ def sweep(
     report_failures(failed)
 
 
+def study_workers(text: str) -> int | Literal["inline"]:
+    """How many runs at once. What starts them begins to import now, beside this process."""
+    count = worker_count(text)
+    loading()
+    if count != "inline":
+        from fedasmu.study.forking import start_method
+
+        start_method()
+    return count
+
+
 def _chosen(recipe: Path, methods: str, axes: list[str], option: str, allow_code: bool) -> list[Variant]:
     from fedasmu.study import variants
     from fedasmu.study.cells import own_method
 
     named = variants.read(methods or own_method(recipe, allow_code))
+    for name in variants.repeated(methods):
+        say(f"--methods names {name} twice: it runs once")
     return variants.crossed(named, [variants.axis(text, option) for text in axes], option)
 
 

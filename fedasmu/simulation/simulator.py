@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedasmu.algorithms.base import Learner
 from fedasmu.desk import Desk
@@ -63,10 +63,17 @@ class Simulator:
         return self.clock.now
 
     @property
+    def ended(self) -> Literal["uploads", "time", "fleet"] | None:
+        """What ended it: either budget is used up, or no device will ever come back. None while it goes on."""
+        if self.desk.server.counters.received >= self.max_uploads:
+            return "uploads"
+        if self.clock.next().time > self.max_time:
+            return "time"
+        return "fleet" if self._deserted else None
+
+    @property
     def finished(self) -> bool:
-        """The budget is used up, or no device will ever come back."""
-        time_is_up = self.clock.next().time > self.max_time
-        return self.desk.server.counters.received >= self.max_uploads or time_is_up or self._deserted
+        return self.ended is not None
 
     @property
     def _deserted(self) -> bool:

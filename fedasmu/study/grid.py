@@ -25,6 +25,7 @@ from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment, stop_request
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell
+from fedasmu.study.forking import start_method
 
 Workers = int | Literal["inline"]
 Failures = list[tuple[Cell, str]]  # with the reason
@@ -60,7 +61,7 @@ class _Crew:
 
     def __init__(self, due: Sequence[Cell], workers: int, board: Board, stopping: threading.Event) -> None:
         self.waiting, self.workers, self.board, self.stopping = list(due), workers, board, stopping
-        self.context: Any = multiprocessing.get_context(_start_method())
+        self.context: Any = multiprocessing.get_context(start_method())
         self.busy: dict[Connection, tuple[Any, Cell]] = {}
         self.failed: Failures = []
         self.asked = False
@@ -115,14 +116,6 @@ class _Crew:
             self.asked = True
             for process, _ in self.busy.values():
                 process.terminate()
-
-
-def _start_method() -> str:
-    """A server that has imported everything once and forks; where there is none, fresh processes."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return "spawn"
-    multiprocessing.set_forkserver_preload(["fedasmu.study.grid"])
-    return "forkserver"
 
 
 def _work(cell: Cell, pipe: Connection) -> None:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedasmu.algorithms import named
-from fedasmu.errors import UserError
+from fedasmu.algorithms import NAMES, named
+from fedasmu.errors import UserError, did_you_mean
 from fedasmu.report.labels import GROUPS, ORDER, slug
 
 
@@ -47,6 +47,12 @@ def read(text: str) -> list[Variant]:
     return distinct(variants)
 
 
+def repeated(text: str) -> list[str]:
+    """What a list names more than once."""
+    parts = split(text)
+    return sorted({part for part in parts if parts.count(part) > 1})
+
+
 def _one(text: str) -> Variant:
     match = re.fullmatch(r"(?:([\w.+-]+)=)?([\w.+:-]+)(?:\((.*)\))?", text)
     if match is None:
@@ -55,6 +61,11 @@ def _one(text: str) -> Variant:
             "for instance: fedasmu,fedasync(alpha=0.9)"
         )
     label, method, inner = match.groups()
+    if ":" not in method and method not in NAMES:
+        hint = did_you_mean(method, [*NAMES, *GROUPS])
+        raise UserError(
+            f"--methods {method}: unknown method{hint} (known: {', '.join(NAMES)}; and the lists {', '.join(GROUPS)})"
+        )
     keys = [key_value(part, "--methods", implied="algorithm.") for part in split(inner or "")]
     variant = Variant(slug(method), method).changed(keys)
     return replace(variant, label=slug(label)) if label else variant

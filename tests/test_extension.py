@@ -1,0 +1,94 @@
+"""A finished run that goes on ends in the bytes of one that was that long from the start; an early end says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import blobs, outputs, settings, softmax
+
+from fedasmu import Experiment, Result
+from fedasmu.errors import UserError
+
+OWN: dict[str, Any] = {"model": softmax, "data": blobs()}
+
+
+def made(directory: Path, uploads: int, method: str = "fedasync", **options: Any) -> Result:
+    table = settings(stop={"uploads": uploads}, algorithm={"name": method}, fleet={"dropout": 0.1})
+    return Experiment(table, **OWN).run(directory, **options)
+
+
+def extended(directory: Path, uploads: int, **options: Any) -> tuple[Result, list[str]]:
+    said: list[str] = []
+    experiment = Experiment.of_run(directory, uploads=uploads, **OWN)
+    return experiment.run(directory, resume=True, say=said.append, **options), said
+
+
+@pytest.mark.parametrize("method", ["fedasmu", "fedavg", "fedbuff", "ca2fl", "fedsa"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_extended_run_is_one_that_was_longer_from_the_start(method: str, kept: bool, tmp_path: Path) -> None:
+    made(tmp_path / "run", 23, method, extendable=kept)  # 23: a buffer and a round are begun and not full
+    result, said = extended(tmp_path / "run", 41)
+    assert outputs(result) == outputs(made(tmp_path / "long", 41, method))
+    assert result.config["stop"]["uploads"] == 41
+    anew = [line for line in said if "begins anew" in line]
+    assert len(anew) == (not kept or method == "fedsa")
+    assert all(("depends on the budget" in line) == (method == "fedsa") for line in anew)
+
+
+def test_a_run_may_be_extended_more_than_once(tmp_path: Path) -> None:
+    made(tmp_path / "run", 10, extendable=True)
+    extended(tmp_path / "run", 20, extendable=True)
+    result, _ = extended(tmp_path / "run", 30)
+    assert outputs(result) == outputs(made(tmp_path / "long", 30))
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_a_finished_run_stays_as_it_is_without_a_larger_budget(tmp_path: Path) -> None:
+    before = made(tmp_path / "run", 10, extendable=True)
+    result, said = extended(tmp_path / "run", 10)
+    assert result.summary == before.summary
+    assert any("is finished already" in line for line in said)
+    with pytest.raises(UserError, match="uploads = 9: the run has a budget of 10 already"):
+        extended(tmp_path / "run", 9)
+
+
+def test_an_interrupted_run_may_be_extended_too(tmp_path: Path) -> None:
+    made(tmp_path / "run", 10, extendable=True)
+    (tmp_path / "run" / "summary.json").unlink()
+    result, _ = extended(tmp_path / "run", 30)
+    assert outputs(result) == outputs(made(tmp_path / "long", 30))
+    assert result.config["stop"]["uploads"] == 30
+
+
+TRACE = "device,start,end\n" + "".join(f"{device},0,100\n" for device in range(10))
+EARLY = {
+    "time": ({"stop": {"uploads": 60, "time": 10.0}}, ["of 60 uploads", "stop.time = 10 s"]),
+    "nothing": ({"stop": {"uploads": 60, "time": 0.01}}, ["0 of 60 uploads", "no device had finished its first task"]),
+    "fleet": ({"fleet": {"trace": "trace.csv"}, "stop": {"uploads": 9999}}, ["no device comes back", "fleet.trace"]),
+}
+
+
+@pytest.mark.parametrize("end", EARLY)
+def test_a_run_that_ends_early_says_why(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trace.csv").write_text(TRACE)
+    changes, expected = EARLY[end]
+    said: list[str] = []
+    result = Experiment(settings(timing_only=True, **changes)).run("run", say=said.append)
+    for text in expected:
+        assert text in said[-1]
+    assert result.summary["ended"] == ("fleet" if end == "fleet" else "time")
+
+
+def test_a_run_that_has_its_uploads_says_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = Experiment(settings(timing_only=True)).run(tmp_path / "run", say=said.append)
+    assert result.summary["ended"] == "uploads"
+    assert said == []
+
+
+def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to resume there"):
+        Experiment(settings(), **OWN).run(tmp_path / "nowhere", resume=True)
