@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, InstanceOf, model_validator
 
 from fedasmu.algorithms import Algorithm, Pace
+from fedasmu.deployment import NetworkSettings
 from fedasmu.errors import UserError
 from fedasmu.fleets import FleetSettings
 from fedasmu.imports import named_code
@@ -130,6 +131,7 @@ class Config(Section):
     algorithm: InstanceOf[Algorithm]
     evaluate: Evaluation = Evaluation()
     stop: Stop = Stop()
+    network: NetworkSettings = NetworkSettings()
 
     @model_validator(mode="before")
     @classmethod

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -196,7 +196,7 @@ def _execute(
             with suppress(DeviceError, Interrupted):  # an evaluation that failed cannot be waited for
                 save()
         raise
-    _conclude(build, simulator, directory, ended, workers, before + time.monotonic() - began)
+    conclude(build, simulator, directory, ended, workers, before + time.monotonic() - began)
     for folder in () if extendable else ("checkpoint", SHELVES):  # a finished run needs them no more
         shutil.rmtree(directory / folder, ignore_errors=True)
     if ended != "uploads":
@@ -226,8 +226,18 @@ def _early(ended: str | None, stop: Stop, simulator: Simulator) -> str:
     return so_far + f"the time is up (stop.time = {stop.time:g} s){nobody}"
 
 
-def _conclude(
-    build: Build, simulator: Simulator, directory: Path, ended: str | None, workers: pools.Workers, wall: float
+class Driver(Protocol):
+    """What has driven a run to its end."""
+
+    @property
+    def desk(self) -> Desk: ...
+
+    @property
+    def now(self) -> float: ...
+
+
+def conclude(
+    build: Build, simulator: Driver, directory: Path, ended: str | None, workers: pools.Workers, wall: float
 ) -> None:
     """Write the model and the summary."""
     if not build.config.timing_only:

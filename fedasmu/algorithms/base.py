@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -125,6 +126,10 @@ class Algorithm(Section, ABC):
     @classmethod
     def names(cls) -> list[str]:
         return [cls.model_fields["name"].default, *cls.presets]
+
+    def attachments(self, layout: Layout) -> Mapping[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """The tensors in the note of every upload, by name: their type and shape. A server takes no others."""
+        return {}
 
     @abstractmethod
     def schedule(self, pace: Pace) -> Schedule: ...

@@ -38,6 +38,7 @@ from fedasmu.protocol import (
     Workload,
 )
 from fedasmu.schedule import Periodic
+from fedasmu.vector import Layout
 
 
 def own_displacement(upload: Upload, correction: bool = True) -> Tensor:
@@ -388,6 +389,9 @@ class FedASMU(Algorithm):
             sample=self.meta_select == "sample",
             normalise=self.reward_norm,
         )
+
+    def attachments(self, layout: Layout) -> Mapping[str, tuple[torch.dtype, tuple[int, ...]]]:
+        return {"gradient": (torch.float32, (layout.trainable,))} if self.server_gradient == "uploaded" else {}
 
     def schedule(self, pace: Pace) -> Periodic:
         return Periodic(pace.count, pace.limit)

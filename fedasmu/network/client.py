@@ -110,7 +110,6 @@ class Client:
             self.pins = [decoded(pin, 32) for pin in welcome["pins"]] or self.pins
         except (KeyError, ValueError, TypeError):
             raise Ended("wire", f"{self.url} speaks another language: is it a fedasmu server?") from None
-        self._sequence = 0
         return welcome
 
     def request(self, method: str, target: str, body: bytes = b"", *, wait: float = 0.0) -> Reply:

@@ -74,11 +74,19 @@ class Ledger:
         if written != length:
             raise self._refused(OSError(errno.ENOSPC, "a short write"))
         failpoint.reach("ledger.written")
-        self.full = False
         self._end += length
         self.size += length
         self.next += 1
         return self.next - 1
+
+    def probe(self) -> bool:
+        """Whether there is room again for acts with a body."""
+        try:
+            self._make_room(2 * self.reserve)
+        except DiskFull:
+            return False
+        self.full = False
+        return True
 
     async def durable(self) -> None:
         """Wait until everything appended so far is on the disk."""

@@ -100,15 +100,16 @@ class Listener:
             task.cancel()
         for connection in list(self.state.connections):
             connection.shutdown()
+        await self._ended(seconds)
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+        await self._ended(1.0)
+
+    async def _ended(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.state.connections or self.state.tasks:
                     await asyncio.sleep(0.02)
-        for connection in list(self.state.connections):
-            connection.transport.abort()
-        for running in list(self.state.tasks):
-            running.cancel()
-        await asyncio.sleep(0)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ FIELDS = struct.Struct("<4sBIIQ")  # mark, kind, head, body, durable
 CHECK = struct.Struct("<I")
 OPENING = struct.Struct("<II")  # length, checksum
 PREFIX = FIELDS.size + CHECK.size
-KINDS = ("begin", "seat", "start", "fetch", "upload", "lose", "skip", "flush", "pull")
+KINDS = ("begin", "seat", "start", "fetch", "upload", "lose", "skip", "flush", "sending")
 LONGEST_HEAD = 1 << 20
 
 

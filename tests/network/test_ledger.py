@@ -228,7 +228,9 @@ try:
     raise SystemExit("no refusal")
 except DiskFull:
     pass
+assert ledger.full and not ledger.probe()
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert ledger.probe()
 ledger.append(Act("upload", {}, bytes(50_000)))  # there is room again
 assert not ledger.full
 ledger.close()

@@ -1,0 +1,162 @@
+"""The run as a list of acts: appended to the ledger first, then applied to the desk.
+
+Applying the same acts to a fresh desk gives the same model, the same files and the same answers, so the ledger is all
+that a crash must leave.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedasmu.desk import Desk
+from fedasmu.network import wire
+from fedasmu.network.ledger import Ledger
+from fedasmu.network.segment import Act
+from fedasmu.protocol import Report, Task
+from fedasmu.roster import Member, Roster, Seconds
+
+
+class Rebuild(Exception):
+    """The method raised on an act, which is skipped from now on: the run must be built anew from what is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a delivered task. A device that asks again is told the same."""
+
+    task: int
+    verdict: str
+    staleness: int
+    version: int
+
+
+class Acts:
+    def __init__(self, desk: Desk, ledger: Ledger, roster: Roster, attachments: wire.Shapes) -> None:
+        self.desk, self.ledger, self.roster, self.attachments = desk, ledger, roster, attachments
+        self.now = 0.0  # seconds of this run
+        self.outcomes: dict[int, Outcome] = {}  # of each device's last task
+        self.asks: dict[int, int] = {}  # requests for a fresh model so far, by task in flight
+        self.tasks: dict[int, int] = {}  # device -> its task in flight
+        self.flushed = False
+
+    def do(self, kind: str, now: float, body: bytes = b"", **head: Any) -> None:
+        """Append, then apply. A full disk shows in the appending, when nothing has changed yet."""
+        act = Act(kind, {"time": max(self.now, now), **head}, body)
+        self._apply(self.ledger.append(act), act)
+
+    def recover(self, first: int) -> int:
+        """Apply what the ledger has from this act on. How many acts that were."""
+        acts = list(self.ledger.replay(first))
+        skipped = {act.head["act"] for _, act in acts if act.kind == "skip"}
+        for number, act in acts:
+            if number not in skipped:
+                self._apply(number, act)
+        return len(acts)
+
+    def report(self, task: int, body: bytes | bytearray) -> Report:
+        """What a device sent for its task, read with the server's own knowledge of the device."""
+        device = self.desk.server.ledger[task].task.device
+        size = len(self.desk.server.model.vector)
+        return wire.read_report(body, size, self.attachments, self.roster[device].examples)
+
+    def _apply(self, number: int, act: Act) -> None:
+        try:
+            getattr(self, f"_{act.kind}")(act.head, act.body)
+        except Exception as error:
+            trace = traceback.format_exc()
+            self.ledger.append(Act("skip", {"time": self.now, "act": number, "task": act.head.get("task")}))
+            self.ledger.sync()
+            raise Rebuild(trace) from error
+
+    def _begin(self, head: dict[str, Any], body: bytes) -> None:
+        self._enrol(head["roster"])
+        self.desk.begin(self._at(head))
+
+    def _seat(self, head: dict[str, Any], body: bytes) -> None:
+        self._at(head)
+        self.roster.enrol(head["device"], _member(head["member"]))
+
+    def _start(self, head: dict[str, Any], body: bytes) -> None:
+        self._opened(self.desk.start(self._at(head), head["devices"]))
+
+    def _fetch(self, head: dict[str, Any], body: bytes) -> None:
+        task = head["task"]
+        self.desk.fetch(self._at(head), task, self.desk.server.ledger[task].task.device)
+        self.asks[task] = self.asks.get(task, 0) + 1
+
+    def _sending(self, head: dict[str, Any], body: bytes) -> None:
+        """Only a script knows of this moment: a simulation counts the bytes of an upload that is under way."""
+        self._at(head)
+        self.desk.sending(head["task"], self.report(head["task"], body))
+
+    def _upload(self, head: dict[str, Any], body: bytes) -> None:
+        task = head["task"]
+        device, report = self.desk.server.ledger[task].task.device, self.report(task, body)
+        decision = self.desk.receive(self._at(head), task, device, report)
+        self._closed(task, device)
+        version = self.desk.server.model.version
+        self.outcomes[device] = Outcome(task, decision.verdict.value, decision.staleness, version)
+
+    def _lose(self, head: dict[str, Any], body: bytes) -> None:
+        task = head["task"]
+        self._closed(task, self.desk.server.ledger[task].task.device)
+        self.desk.lose(self._at(head), task)
+
+    def _skip(self, head: dict[str, Any], body: bytes) -> None:
+        """What made the method raise is not applied; the task that it was for is lost."""
+        if head["task"] in self.desk.server.ledger:
+            self._lose(head, body)
+
+    def _flush(self, head: dict[str, Any], body: bytes) -> None:
+        self.desk.flush(self._at(head))
+        self.flushed = True
+
+    def _at(self, head: dict[str, Any]) -> float:
+        self.now = float(head["time"])
+        return self.now
+
+    def _opened(self, tasks: list[Task]) -> None:
+        self.tasks |= {task.device: task.id for task in tasks}
+
+    def _closed(self, task: int, device: int) -> None:
+        self.tasks.pop(device, None)
+        self.asks.pop(task, None)
+
+    def _enrol(self, members: list[list[Any]]) -> None:
+        for device, member in enumerate(members):
+            self.roster.enrol(device, _member(member))
+
+    def members(self) -> list[list[Any]]:
+        """The roster as plain values."""
+        everybody = (self.roster[device] for device in range(len(self.roster)))
+        return [plain(member) for member in everybody]
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint, except for the number of the act that follows it."""
+        return {
+            "desk": self.desk.state(),
+            "now": self.now,
+            "outcomes": [[device, asdict(outcome)] for device, outcome in self.outcomes.items()],
+            "asks": [[task, count] for task, count in self.asks.items()],
+            "roster": self.members(),
+            "flushed": self.flushed,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._enrol(state["roster"])
+        self.desk.restore(state["desk"])
+        self.now, self.flushed = state["now"], state["flushed"]
+        self.outcomes = {device: Outcome(**outcome) for device, outcome in state["outcomes"]}
+        self.asks = dict(state["asks"])
+        self._opened([entry.task for entry in self.desk.server.ledger.values()])
+
+
+def plain(member: Member) -> list[Any]:
+    return [member.examples, *member.seconds]
+
+
+def _member(values: list[Any]) -> Member:
+    examples, *seconds = values
+    return Member(examples, Seconds(*seconds))

@@ -1,0 +1,87 @@
+"""What a device keeps on its disk: its key, the server's pins, what it remembers, and an upload not yet acknowledged.
+
+A kill at any moment leaves either the old or the new of each. Memory and outbox belong to a run; the key stays.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from fedasmu import checkpoint
+from fedasmu.errors import UserError
+from fedasmu.network import failpoint
+from fedasmu.network.keys import Key, decoded, encoded
+from fedasmu.protocol import Memory
+from fedasmu.record import write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A report that is to reach the server, and the memory that goes with it."""
+
+    task: int
+    frame: bytes
+    memory: Memory
+
+
+class Drawer:
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.folder, self.say = folder, say
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = FileLock(folder / "lock")
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"--state {folder}: another process is this device already") from None
+        except OSError as error:
+            raise UserError(f"--state {folder}: cannot be written: {error.strerror}") from None
+        self.key = Key.at(folder / "key")
+        self._run = folder
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def pins(self) -> list[bytes]:
+        try:
+            return [decoded(pin, 32) for pin in json.loads((self.folder / "server.json").read_text())["pins"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def keep_pins(self, pins: list[bytes]) -> None:
+        write_whole(self.folder / "server.json", json.dumps({"pins": [encoded(pin) for pin in pins]}))
+
+    def enter(self, run: str) -> None:
+        """From now on memory and outbox are those of this run. What earlier runs left is kept."""
+        if not run.isalnum():
+            raise UserError("the server's run has a name that cannot be")
+        self._run = self.folder / "runs" / run
+
+    def memory(self) -> Memory:
+        """A copy that a session may change: it counts only once it is kept."""
+        return checkpoint.load(self._run / "memory", self.say) or {}
+
+    def parcel(self) -> Parcel | None:
+        found: dict[str, Any] | None = checkpoint.load(self._run / "outbox", self.say)
+        return None if found is None else Parcel(found["task"], found["frame"].numpy().tobytes(), found["memory"])
+
+    def post(self, parcel: Parcel) -> None:
+        """Keep what is about to be sent: a crash from now on sends the very same."""
+        frame = torch.frombuffer(bytearray(parcel.frame), dtype=torch.uint8)
+        checkpoint.save({"task": parcel.task, "frame": frame, "memory": parcel.memory}, self._run / "outbox")
+        failpoint.reach("outbox.saved")
+
+    def settle(self, parcel: Parcel, keep: bool) -> None:
+        """The server has answered: what the task has taught is kept or not, and the parcel is done with."""
+        failpoint.reach("outbox.sent")
+        if keep and parcel.memory:
+            checkpoint.save(parcel.memory, self._run / "memory")
+            failpoint.reach("memory.saved")
+        shutil.rmtree(self._run / "outbox", ignore_errors=True)

@@ -1,0 +1,134 @@
+"""What a device works with: its own examples, the network and the method's device half."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import torch
+from torch import Tensor, nn
+
+from fedasmu import models
+from fedasmu.algorithms import Learner
+from fedasmu.data.examples import Examples
+from fedasmu.data.federated import FederatedData
+from fedasmu.errors import UserError
+from fedasmu.imports import load
+from fedasmu.network.terms import Terms, layout_digest
+from fedasmu.network.wire import Shapes
+from fedasmu.protocol import Workload
+from fedasmu.training import Trainer, native_network
+from fedasmu.vector import Layout
+
+Source = Callable[[], tuple[Any, Any]]
+"""Gives a device's inputs and targets, as tensors or numpy arrays."""
+
+
+def source(text: str) -> Source:
+    """What `--data` names: a file, or a function as package.module:name."""
+    path = Path(text)
+    if path.suffix in (".npz", ".safetensors"):
+        return lambda: _file(path)
+    if ":" not in text:
+        raise UserError(f"--data {text}: give an .npz or .safetensors file, or a function as package.module:name")
+    try:
+        found: Source = load(text)
+    except ValueError as error:
+        raise UserError(f"--data {text}: {error}") from None
+    return found
+
+
+def examples(given: Source) -> tuple[Tensor, Tensor]:
+    """The device's data as tensors, if they can be that."""
+    try:
+        inputs, targets = given()
+        inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"data: must give (inputs, targets) as arrays: {error}") from error
+    if inputs.dtype not in (torch.uint8, torch.int64, torch.float32):
+        inputs = inputs.to(torch.float32 if inputs.is_floating_point() else torch.int64)
+    if targets.is_floating_point() or targets.dim() != 1 or len(targets) != len(inputs) or not len(targets):
+        raise UserError(f"data: targets must be whole numbers, one for each of the {len(inputs)} inputs, and some")
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        raise UserError("data: the inputs are not all finite numbers")
+    return inputs, targets.to(torch.int64)
+
+
+class Equipment:
+    def __init__(
+        self, terms: Terms, data: tuple[Tensor, Tensor], url: str, model: Callable[[], nn.Module] | None, engine: str
+    ) -> None:
+        inputs, targets = data
+        self._check(terms, inputs, targets)
+        method = terms.method(url)
+        module = _network(terms, url, model)
+        self.layout = Layout.of(module)
+        if layout_digest(self.layout) != terms.layout:
+            raise UserError(
+                f"{url}: the model {terms.model!r} has other parameters here than on the server; "
+                "install the same version of fedasmu, or give the same --model on both sides"
+            )
+        images = inputs.dtype == torch.uint8 and terms.scale is not None and terms.shift is not None
+        scale, shift = (torch.tensor(terms.scale), torch.tensor(terms.shift)) if images else (None, None)
+        own = Examples(inputs, targets, scale, shift)
+        _check_forward(module, own, terms)
+        native, self.engine = native_network(engine, module, self.layout, terms.shape, "cpu")
+        federated = FederatedData("own", own, own, [torch.arange(len(targets))], terms.classes)
+        self.trainer = Trainer(module, self.layout, federated, terms.batch, terms.epochs, "cpu", native, terms.augment)
+        self.learner: Learner = method.learner()
+        self.attachments: Shapes = method.attachments(self.layout)
+        self.work = Workload(len(targets), terms.batch, terms.epochs)
+
+    def _check(self, terms: Terms, inputs: Tensor, targets: Tensor) -> None:
+        if tuple(inputs.shape[1:]) != terms.shape:
+            raise UserError(
+                f"data: an input has the shape {tuple(inputs.shape[1:])}, but this run's have {terms.shape}"
+            )
+        if targets.min() < 0 or targets.max() >= terms.classes:
+            raise UserError(f"data: targets must be classes 0..{terms.classes - 1}, as in this run")
+
+
+def _file(path: Path) -> tuple[Any, Any]:
+    """Inputs and targets of a file. Nothing in it is executed: object arrays are refused."""
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return arrays["inputs"], arrays["targets"]
+        tensors = safetensors.numpy.load_file(path)
+        return tensors["inputs"], tensors["targets"]
+    except KeyError:
+        raise UserError(f"--data {path}: must hold arrays named inputs and targets") from None
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise UserError(f"--data {path}: cannot be read: {error}") from None
+
+
+def _network(terms: Terms, url: str, model: Callable[[], nn.Module] | None) -> nn.Module:
+    if model is not None:
+        module = model()
+        if not isinstance(module, nn.Module):
+            raise UserError(f"model: gave a {type(module).__name__}, not a torch.nn.Module")
+        return module
+    if ":" in terms.model or terms.model not in {one.name for one in models.MODELS}:
+        raise UserError(
+            f"{url}: this run trains {terms.model!r}, which is no built-in model, and a device takes no code from a "
+            "server: give your own with --model package.module:factory"
+        )
+    try:
+        return models.build(terms.model, shape=terms.shape, classes=terms.classes, seed=0, **terms.options)
+    except ValueError as error:
+        raise UserError(f"{url}: the server's model cannot be built here: {error}") from None
+
+
+def _check_forward(module: nn.Module, own: Examples, terms: Terms) -> None:
+    module.eval()
+    try:
+        with torch.no_grad():
+            module(own.batch(torch.arange(min(2, len(own))))[0])
+    except Exception as error:
+        raise UserError(f"data: the model {terms.model!r} cannot take these inputs: {error}") from error

@@ -1,0 +1,77 @@
+"""The folder of a served run: that of a simulation, and what makes it this server's: keys, seats and its name.
+
+network.json    the run's id and where it listens
+keys/           the server's certificate, and the next one
+register.db     seats and invites
+ledger/         every call made to the server
+failures/       what devices, and the method, failed on
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+import fedasmu
+from fedasmu.errors import UserError
+from fedasmu.network import certificate, wire
+from fedasmu.network.keys import Invite
+from fedasmu.network.register import Register
+from fedasmu.record import write_whole
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        """A folder that `make` has made. One process serves it at a time; `fedasmu keys` may look on."""
+        self.path = path
+        try:
+            about = json.loads((path / "network.json").read_text())
+            self.run, self.seats = str(about["run"]), int(about["seats"])
+            self.host, self.port = str(about["host"]), int(about["port"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"{path}: not the folder of a served run; begin one with fedasmu serve RECIPE") from None
+        self.keys, self.failures = path / "keys", path / "failures"
+        self.register = Register(path / "register.db", self.seats)
+
+    @classmethod
+    def make(cls, path: Path, seats: int, host: str, port: int) -> Folder:
+        run = secrets.token_hex(8)
+        certificate.make(path / "keys", certificate.CURRENT, {host, "localhost", "127.0.0.1"} - {""})
+        about = {"run": run, "seats": seats, "host": host, "port": port}
+        write_whole(path / "network.json", json.dumps(about, indent=1) + "\n")
+        return cls(path)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """What opens every segment of the ledger."""
+        return {"run": self.run, "wire": wire.VERSION, "fedasmu": fedasmu.__version__}
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"https://{host}:{self.port}"
+
+    def lock(self) -> FileLock:
+        lock = FileLock(self.path / "serving.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"{self.path}: another process serves this run already") from None
+        return lock
+
+    def pin(self) -> bytes:
+        return certificate.pins(self.keys)[0]
+
+    def invite(self, **options: Any) -> Invite:
+        return self.register.invite(self.pin(), **options)
+
+    def join_line(self, invite: Invite) -> str:
+        return f"fedasmu join {self.url} --invite {invite} --data my.npz"
+
+    def keep_failure(self, text: str) -> None:
+        self.failures.mkdir(exist_ok=True)
+        (self.failures / f"server-{len(list(self.failures.iterdir()))}.txt").write_text(text)

@@ -1,0 +1,272 @@
+"""The routes: what a device asks over HTTPS, and what it is told once everything said so far is on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from fedasmu.network import failpoint, wire
+from fedasmu.network.acts import Rebuild
+from fedasmu.network.coordinator import Coordinator, Gone
+from fedasmu.network.door import Door, Problem, Signed, body, table
+from fedasmu.network.keys import encoded
+from fedasmu.network.ledger import DiskFull
+from fedasmu.network.terms import Terms
+
+FRAME = "application/x-fedasmu"
+TRACE = 8192  # bytes of a device's traceback
+FAILURES = 100  # that are kept
+POLLS = 2000  # open at once before devices are told to come back later
+TRANSFERS = 64  # uploads read at once
+RATE = 16_384  # bytes a second that an upload must have at least
+
+Handler = Callable[["Service", Request, Signed], Awaitable[Response]]
+
+
+class Service:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        door: Door,
+        terms: Terms,
+        pins: Callable[[], list[bytes]],
+        folder: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        self.coordinator, self.door, self.terms, self.pins, self.folder = coordinator, door, terms, pins, folder
+        self.clock = clock  # seconds of this run
+        self.failure: Rebuild | None = None  # why the run must be built anew
+        self.over = False
+        self.told_over: set[int] = set()  # devices that know it
+        self.woken = asyncio.Event()
+        self._polls: dict[int, asyncio.Event] = {}
+        self._transfers = 0
+        self.lengths = wire.report_lengths(len(coordinator.server.model.vector), coordinator.acts.attachments)
+        routes = [
+            Route("/healthz", self.healthz),
+            Route("/v1/hello", self.greet),
+            Route("/v1/hello", self.hello, methods=["POST"]),
+            Route("/v1/enrol", self.enrol, methods=["POST"]),
+            Route("/v1/task", self._guarded(Service.task)),
+            Route("/v1/tasks/{task:int}/fresh", self._guarded(Service.fresh), methods=["POST"]),
+            Route("/v1/tasks/{task:int}/beat", self._guarded(Service.beat), methods=["POST"]),
+            Route("/v1/tasks/{task:int}/result", self._guarded(Service.result), methods=["PUT"]),
+            Route("/v1/tasks/{task:int}/fail", self._guarded(Service.fail), methods=["POST"]),
+        ]
+        handlers: Any = {Problem: _problem, Gone: _gone, DiskFull: _full, Rebuild: self._rebuild, Exception: _broken}
+        self.app = Starlette(routes=routes, exception_handlers=handlers)
+
+    async def healthz(self, request: Request) -> Response:
+        return JSONResponse({"run": self.door.run, "over": self.over})
+
+    async def greet(self, request: Request) -> Response:
+        return JSONResponse(self.door.greeting(_address(request)))
+
+    async def enrol(self, request: Request) -> Response:
+        self.door.limit_enrolment(_address(request))
+        seat = self.door.enrol(await table(request))
+        return JSONResponse({"device": seat.seat, "name": seat.name}, 201)
+
+    async def hello(self, request: Request) -> Response:
+        seat, visit, examples = self.door.hello(await table(request))
+        device, now, roster = seat.seat, self.clock(), self.coordinator.acts.roster
+        if roster[device].examples != examples:
+            if (open_task := self.coordinator.acts.tasks.get(device)) is not None:
+                self.coordinator.lose(open_task, now)  # it was made for other examples
+            self.coordinator.seat(device, replace(roster[device], examples=examples), now)
+        settings = self.coordinator.plan.settings
+        welcome = {
+            "device": device,
+            "name": seat.name,
+            "visit": visit,
+            "recipe": self.terms.model_dump(mode="json"),
+            "poll": settings.poll,
+            "beat": settings.beat,
+            "pins": [encoded(pin) for pin in self.pins()],
+        }
+        return await self._told(JSONResponse(welcome))
+
+    async def task(self, request: Request, signed: Signed) -> Response:
+        """A long poll: the device's task, as soon as there is one."""
+        device, coordinator = signed.device, self.coordinator
+        if coordinator.arrive(device, self.clock()) is None and len(self._polls) < POLLS:
+            await self._wait(request, device, _seconds(request, coordinator.plan.settings.poll))
+        coordinator.leave(device)
+        self._check_over(device)
+        number = coordinator.acts.tasks.get(device)
+        if number is not None:
+            frame = wire.task_frame(coordinator.server.ledger[number].task)
+            return await self._told(Response(frame, media_type=FRAME))
+        seats = len(self.door.seats)
+        pause = random.uniform(0.5, 1.5) * seats / 200 if len(self._polls) >= POLLS else 0.0
+        pause = max(pause, coordinator.leases.rests(device, self.clock()), 5.0 * coordinator.draining)
+        return Response(status_code=204, headers={"Retry-After": str(round(min(pause, 600.0)))})
+
+    async def fresh(self, request: Request, signed: Signed) -> Response:
+        ask = request.query_params.get("ask", "0")
+        if not ask.isdigit() or len(ask) > 9:
+            raise Problem(400, "ask", "ask must be a number")
+        model = self.coordinator.fresh(signed.device, _task(request), int(ask), self.clock())
+        if model is None:
+            return await self._told(Response(status_code=204))
+        return await self._told(Response(wire.model_frame(model), media_type=FRAME))
+
+    async def beat(self, request: Request, signed: Signed) -> Response:
+        wanted = self.coordinator.beat(signed.device, _task(request), self.clock())
+        return await self._told(JSONResponse({"wanted": wanted}))
+
+    async def result(self, request: Request, signed: Signed) -> Response:
+        device, task = signed.device, _task(request)
+        outcome = self.coordinator.outcome(device, task)
+        if outcome is None:
+            self._check_over(device)
+            data = await self._upload(request, signed, task)
+            try:
+                outcome = self.coordinator.outcome(device, task)  # others may have acted while the body came
+                if outcome is None:
+                    self.coordinator.acts.report(task, data)
+                    outcome = self.coordinator.deliver(device, task, bytes(data), signed.proof, self.clock())
+            except wire.Malformed as error:
+                raise Problem(422, "report", f"the report is not one: {error}") from None
+        self.woken.set()
+        return await self._told(JSONResponse(asdict(outcome)))
+
+    async def fail(self, request: Request, signed: Signed) -> Response:
+        """The device could not do it. What it says of why is kept for the person who runs the server."""
+        text = await body(request, range(TRACE + 1), signed.digest)
+        task = _task(request)
+        if self.coordinator.server.entry(task, signed.device) is None:
+            raise Gone
+        failures = self.folder / "failures"
+        failures.mkdir(exist_ok=True)
+        if len(list(failures.iterdir())) < FAILURES:
+            (failures / f"device-{signed.device}-task-{task}.txt").write_bytes(bytes(text))
+        self.coordinator.lose(task, self.clock())
+        self.woken.set()
+        return await self._told(JSONResponse({"task": task}))
+
+    def advance(self) -> None:
+        """What the time brings: overdue tasks are lost, devices are started, and their polls answered."""
+        for device in self.door.reload():
+            if (held := self.coordinator.acts.tasks.get(device)) is not None:
+                self.coordinator.lose(held, self.clock())
+            self._answer(device)
+        for task in self.coordinator.advance(self.clock()):
+            self._answer(task.device)
+
+    def finish(self) -> None:
+        """The run is over: whoever waits is told."""
+        self.over = True
+        self.release()
+
+    def release(self) -> None:
+        for device in list(self._polls):
+            self._answer(device)
+
+    def _answer(self, device: int) -> None:
+        if (waiting := self._polls.get(device)) is not None:
+            waiting.set()
+
+    async def _wait(self, request: Request, device: int, seconds: float) -> None:
+        """Until there is a task, the time is up, or the device has hung up."""
+        self._answer(device)  # a second poll of the same device ends the first
+        mine = self._polls[device] = asyncio.Event()
+        self.woken.set()
+        gone = asyncio.ensure_future(_hung_up(request))
+        answered = asyncio.ensure_future(mine.wait())
+        try:
+            await asyncio.wait({gone, answered}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            answered.cancel()
+            if self._polls.get(device) is mine:
+                del self._polls[device]
+
+    async def _upload(self, request: Request, signed: Signed, task: int) -> bytearray:
+        if self._transfers >= TRANSFERS:
+            raise Problem(503, "busy", "too many uploads at once", pause=1)
+        self._transfers += 1
+        seconds = 30.0 + self.lengths.stop / RATE
+        self.coordinator.leases.renew(task, self.clock(), seconds)
+        try:
+            return await body(request, self.lengths, signed.digest)
+        finally:
+            self._transfers -= 1
+
+    async def _told(self, response: Response) -> Response:
+        """No reply tells of anything that a crash would undo."""
+        await self.coordinator.acts.ledger.durable()
+        failpoint.reach("reply")
+        return response
+
+    def _check_over(self, device: int, heard: bool = True) -> None:
+        """A beat's answer may come when nobody listens to it any more: it does not count as heard."""
+        if self.over:
+            self.told_over |= {device} if heard else set()
+            raise Problem(410, "over", "the run is over")
+
+    def _guarded(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Every route but the greetings is for those who have signed."""
+
+        @wraps(handler)
+        async def guarded(request: Request) -> Response:
+            signed = self.door.sign_in(request)
+            if handler is not Service.result:  # an upload that was taken is still told its outcome
+                self._check_over(signed.device, heard=handler is not Service.beat or "poll" in request.query_params)
+            return await handler(self, request, signed)
+
+        return guarded
+
+    async def _rebuild(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Rebuild)
+        self.failure = error
+        self.woken.set()
+        return _problem(request, Problem(503, "restarting", "the server starts again; come back", pause=1))
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _seconds(request: Request, longest: float) -> float:
+    try:
+        return max(0.0, min(float(request.query_params.get("wait", longest)), longest))
+    except ValueError:
+        raise Problem(400, "wait", "wait must be a number of seconds") from None
+
+
+def _task(request: Request) -> int:
+    return int(request.path_params["task"])
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _problem(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    headers = {"Retry-After": str(problem.pause)} if problem.pause else {}
+    return JSONResponse({"error": problem.code, "say": str(problem)}, problem.status, headers)
+
+
+def _gone(request: Request, error: Exception) -> Response:
+    return _problem(request, Problem(410, "gone", "this task is not yours, or not any more"))
+
+
+def _full(request: Request, error: Exception) -> Response:
+    return _problem(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    return _problem(request, Problem(500, "broken", "the server failed on this request"))

@@ -1,0 +1,209 @@
+"""A run over the network, from its folder: begun or recovered, served, checkpointed, and concluded as any other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedasmu import checkpoint
+from fedasmu.build import Build
+from fedasmu.desk import Desk
+from fedasmu.errors import Interrupted, UserError
+from fedasmu.experiment import conclude
+from fedasmu.network import certificate, failpoint
+from fedasmu.network.acts import Acts, Rebuild
+from fedasmu.network.coordinator import Coordinator, Plan
+from fedasmu.network.deadline import Patience
+from fedasmu.network.door import Door
+from fedasmu.network.evaluator import Evaluator
+from fedasmu.network.folder import Folder
+from fedasmu.network.ledger import DiskFull, Ledger
+from fedasmu.network.listener import Listener
+from fedasmu.network.service import Service
+from fedasmu.network.site import attach, terms
+from fedasmu.record import SHELVES, Record
+
+SEGMENT = 256 << 20  # bytes of ledger after which a checkpoint is due
+DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
+TICK = 0.25  # seconds, at most, between two looks at the time
+BODY = 1 << 14  # bytes of a request besides a model
+
+
+@dataclass
+class Serving:
+    """One process's part in a run. `serve` returns when the run is over; a stop raises `Interrupted`."""
+
+    build: Build
+    folder: Folder
+    context: ssl.SSLContext | None
+    stopping: threading.Event
+    say: Callable[[str], None] = lambda line: None
+    observe: Callable[[Desk, Any], None] | None = None
+    linger: float = 60.0  # seconds after the end, for devices to hear of it
+
+    def serve(self, listening: Any) -> None:
+        """Until the run is over. Where the method raised, all is built again without what it raised on."""
+        while True:
+            try:
+                self._open()
+                asyncio.run(self._main(listening))
+                return
+            except Rebuild as rebuild:
+                self.folder.keep_failure(str(rebuild))
+                self.say(f"the method failed on an upload, which is left out; see {self.folder.failures}")
+            finally:
+                self._close()
+
+    def _open(self) -> None:
+        """Begin, or recover what the disk has."""
+        self.record = Record(self.folder.path)
+        self.ledger = Ledger(self.folder.path / "ledger", self.folder.table)
+        self.pool = Evaluator(self.build.trainer().perform)
+        desk, roster = attach(self.build, self.pool, self.record)
+        acts = Acts(desk, self.ledger, roster, self.build.config.algorithm.attachments(self.build.layout))
+        config = self.build.config
+        plan = Plan(config.seed, config.pacing.period, config.stop.uploads, config.stop.time, config.network)
+        self.coordinator = Coordinator(acts, plan)
+        self._kept, self._wall = 0, 0.0
+        state = checkpoint.load(self.folder.path / "checkpoint", self.say)
+        if state is not None:
+            acts.restore(state)
+            self._kept, self._wall = state["act"], state["wall"]
+        recovered = acts.recover(self._kept)
+        failpoint.reach("recover.applied")
+        if state is None and not recovered:
+            self.coordinator.begin(0.0)
+            self.ledger.sync()
+        elif recovered:
+            self.say(f"recovered: {desk.server.counters.received} uploads, {recovered} acts since the last checkpoint")
+        self.coordinator.go_on()
+        self._began, self._run_time = time.monotonic(), acts.now
+        self._saved = self._began
+        if self.observe is not None:
+            desk.watchers.append(partial(self.observe, desk))
+
+    def _close(self) -> None:
+        for name in ("pool", "ledger", "record"):
+            if (thing := vars(self).pop(name, None)) is not None:
+                thing.close()
+
+    def clock(self) -> float:
+        """Seconds that this run has been served: a stopped server ages nothing."""
+        return self._run_time + time.monotonic() - self._began
+
+    def service(self, clock: Callable[[], float] | None = None) -> Service:
+        settings = self.build.config.network
+        door = Door(self.folder.run, self.folder.register, time.monotonic, settings.max_examples)
+        pins = partial(certificate.pins, self.folder.keys)
+        return Service(self.coordinator, door, terms(self.build), pins, self.folder.path, clock or self.clock)
+
+    async def _main(self, listening: Any) -> None:
+        service = self.service()
+        patience = Patience(body=service.lengths.stop + BODY)
+        per_address = self.build.config.network.per_address
+        listener = Listener(service.app, listening.dup(), self.context, patience, per_address)
+        if not self.coordinator.acts.flushed:
+            listener.start()
+            await self._drive(service)
+        if service.failure is not None:
+            await listener.stop(0.5)
+            raise service.failure
+        if self.stopping.is_set() and not self.coordinator.finished:
+            self.coordinator.draining = True
+            service.release()
+            await listener.stop(DRAIN)
+            self._save()
+            raise Interrupted(self.folder.path)
+        self._conclude()
+        service.finish()
+        await self._say_goodbye(service)
+        await listener.stop(1.0)
+
+    async def _drive(self, service: Service) -> None:
+        while not (self.stopping.is_set() or service.failure or self.coordinator.finished):
+            service.woken.clear()
+            with contextlib.suppress(DiskFull):
+                try:
+                    service.advance()
+                except Rebuild as rebuild:
+                    service.failure = rebuild
+                    return
+                self.coordinator.desk.meter.drain(wait=False)
+                self._save_if_due()
+            pause = min(TICK, max(0.005, self.coordinator.due() - self.clock()))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(service.woken.wait(), pause)
+
+    async def _say_goodbye(self, service: Service) -> None:
+        """Devices that are still at work come back and are told that the run is over."""
+        until = time.monotonic() + self.linger
+        while time.monotonic() < until and not self.stopping.is_set():
+            if len(service.told_over) >= len(service.door.visits):
+                return
+            await asyncio.sleep(0.05)
+
+    def _save_if_due(self) -> None:
+        waited = time.monotonic() - self._saved
+        pause = self.build.config.checkpoint_seconds
+        if waited < pause and self.ledger.size < SEGMENT:
+            return
+        if not self.coordinator.desk.meter.pending or waited > 2 * pause:
+            self._save()
+
+    def _save(self) -> None:
+        """A checkpoint, and a new segment of the ledger for what follows it."""
+        number = self.ledger.rotate()
+        self._sync_shelves()
+        failpoint.reach("checkpoint.put")
+        wall = self._wall + time.monotonic() - self._began
+        state = {**self.coordinator.acts.state(), "act": number, "wall": wall}
+        checkpoint.save(state, self.folder.path / "checkpoint")
+        _sync_folder(self.folder.path / "checkpoint")
+        failpoint.reach("checkpoint.renamed")
+        if self.build.config.network.keep == "needed":
+            self.ledger.prune(before=self._kept)
+        self._kept, self._saved = number, time.monotonic()
+
+    def _sync_shelves(self) -> None:
+        """A checkpoint names these files: they must be on the disk before it is."""
+        newest = time.time_ns() - int(2e9 * (time.monotonic() - self._saved)) - int(60e9)
+        for path in (self.folder.path / SHELVES).rglob("*"):
+            if path.is_dir():
+                _sync_folder(path)
+            elif path.stat().st_mtime_ns >= newest:
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+
+    def _conclude(self) -> None:
+        self.coordinator.end(self.clock())
+        self.ledger.sync()
+        wall = self._wall + time.monotonic() - self._began
+        received = self.coordinator.server.counters.received
+        ended = "uploads" if received >= self.build.config.stop.uploads else "time"
+        conclude(self.build, self.coordinator, self.folder.path, ended, "network", wall)
+        for name in ("checkpoint", SHELVES):
+            shutil.rmtree(self.folder.path / name, ignore_errors=True)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def check_recipe(build: Build) -> None:
+    """What can be simulated but not served."""
+    if build.config.timing_only:
+        raise UserError("timing_only = true: there is nothing to train over a network")
