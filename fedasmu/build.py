@@ -58,6 +58,7 @@ class Build:
         self.examples = (
             [len(shard) for shard in self.data.shards] if self.data else [config.data.per_device] * len(self.fleet)
         )
+        _check_overlap(config, len(self.fleet), say)
         self.native: Network | None = None
         if self.data is not None:
             _check_forward(self.module, self.data, config.local.batch)
@@ -119,6 +120,11 @@ class Build:
         epochs, size = self.config.local.epochs, self.layout.bytes
         pairs = zip(self.examples, self.fleet.profiles, strict=True)
         return Roster(Member(examples, profile.task(examples * epochs, size)) for examples, profile in pairs)
+
+
+def _check_overlap(config: Config, devices: int, say: Callable[[str], None]) -> None:
+    if devices > 1 and config.algorithm.kind != "synchronous" and config.pacing.pace(devices).limit == 1:
+        say("1 device in flight: nothing overlaps, and no upload is stale; set pacing.max_in_flight")
 
 
 def _check_device(name: str) -> None:

@@ -163,6 +163,19 @@ class Desk:
             watch(line)
 
 
+def first_refusal(say: Callable[[str], None]) -> Watcher:
+    """A watcher that tells of the first upload that was refused, and of no other."""
+    told = False
+
+    def watch(line: Event | Measured) -> None:
+        nonlocal told
+        if isinstance(line, Delivered) and line.verdict is Verdict.REFUSED and not told:
+            told = True
+            say(f"device {line.device}'s model was refused (training loss {line.loss:.3g}): is local.lr too high?")
+
+    return watch
+
+
 def _number(loss: Any) -> float:
     """As a number, whatever a device sent for it."""
     try:

@@ -28,7 +28,7 @@ from fedasmu import checkpoint, failure, pools
 from fedasmu.build import Build
 from fedasmu.config import Config, Network, Stop
 from fedasmu.data.federated import FederatedData
-from fedasmu.desk import Desk
+from fedasmu.desk import Desk, first_refusal
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Event, Measured
 from fedasmu.extension import extend, longer, recipe_of
@@ -119,7 +119,7 @@ class Experiment:
             pool = build.pool(workers, stopping.is_set, say)
             try:
                 simulator = build.simulator(pool, record)
-                simulator.desk.watchers.append(tracking.watch)
+                simulator.desk.watchers += [tracking.watch, first_refusal(say)]
                 if observe is not None:
                     simulator.desk.watchers.append(partial(observe, simulator.desk))
                 tracking.start()  # after the pool: what a tracker keeps open is not forked into the workers
@@ -249,6 +249,7 @@ def conclude(
         "data": build.data.name if build.data else "none",
         "seed": build.config.seed,
         "accuracy": result.accuracy,
+        "last_accuracy": result.last_accuracy,
         "best_accuracy": result.best_accuracy,
         "time_to": {str(target): result.time_to(target) for target in build.config.evaluate.targets},
         "virtual_seconds": simulator.now,

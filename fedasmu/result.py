@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas
     from torch import Tensor
 
-SETTLED = 20  # evaluations that the final accuracy is the mean of
+SETTLED = 20  # evaluations that the final accuracy is the mean of, where there are four times as many
 
 
 @dataclass(frozen=True, init=False)
@@ -103,12 +103,26 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """The mean of the last 20 evaluations: a single one swings with the devices that the server met last."""
+        """The mean of the last evaluations, `settled`: one alone swings with the devices that the server met last."""
         return self.accuracy_at(math.inf)
 
     def accuracy_at(self, time: float) -> float:
         """The same, as it stood at this virtual time."""
-        return float(self._accuracies[self.curve["time"] <= time][-SETTLED:].mean())
+        return float(self.settled(time).mean())
+
+    def settled(self, time: float = math.inf) -> NDArray[np.float64]:
+        """The last evaluations: 20, but no more than a quarter of them, and at least one.
+
+        The untrained model is not among them, unless no other was evaluated.
+        """
+        accuracies, past = self._accuracies, self.curve["time"] <= time
+        trained = accuracies[past & (self.curve["version"] > 0)]
+        known = trained if len(trained) else accuracies[past]
+        return known[-max(1, min(SETTLED, len(trained) // 4)) :]
+
+    @property
+    def last_accuracy(self) -> float:
+        return float(self._accuracies[-1])
 
     @property
     def _accuracies(self) -> NDArray[np.float64]:

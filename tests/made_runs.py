@@ -48,6 +48,7 @@ def made_run(
         "data": "fashion-mnist",
         "seed": seed,
         "accuracy": result.accuracy,
+        "last_accuracy": result.last_accuracy,
         "best_accuracy": result.best_accuracy,
         "time_to": {str(target): result.time_to(target) for target in result.config["evaluate"]["targets"]},
         "virtual_seconds": curve[-1][0],

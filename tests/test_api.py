@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run, blobs, settings, softmax
+from rich.console import Console
 from torch import nn
 
 import fedasmu
@@ -18,6 +21,7 @@ from fedasmu.desk import Desk
 from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Event, Measured
 from fedasmu.report.page import write_page
+from fedasmu.report.summary import table
 
 RECIPE = """
 model = "softmax"
@@ -57,8 +61,30 @@ def test_the_curve_is_arrays(run: Run) -> None:
     assert {len(array) for array in result.curve.values()} == {13}
     assert np.isnan(result.curve["staleness"][0])  # before any upload there is none
     assert result.curve["uploads"].tolist() == list(range(0, 65, 5))
-    assert result.accuracy == pytest.approx(result.curve["accuracy"].mean())
+    assert result.accuracy == pytest.approx(result.curve["accuracy"][-3:].mean())  # a quarter of twelve
+    assert result.last_accuracy == result.curve["accuracy"][-1] == result.summary["last_accuracy"]
     assert result.best_accuracy == result.curve["accuracy"].max() > 0.9
+
+
+@pytest.mark.parametrize(("method", "flight", "said"), [("fedasync", 1, 1), ("fedasync", 2, 0), ("fedavg", 1, 0)])
+def test_a_fleet_in_which_nothing_overlaps_says_so(method: str, flight: int, said: int, tmp_path: Path) -> None:
+    heard: list[str] = []
+    table = settings(algorithm={"name": method}, pacing={"max_in_flight": flight}, timing_only=True)
+    Experiment(table).run(tmp_path / "run", say=heard.append)
+    assert sum("nothing overlaps" in line for line in heard) == said
+
+
+def test_the_first_refusal_is_told_once_and_marked_at_the_end(tmp_path: Path) -> None:
+    heard: list[str] = []
+    result = Experiment(settings(local={"lr": 1e38}), model=softmax, data=blobs()).run(
+        tmp_path / "run", say=heard.append
+    )
+    assert result.summary["refused"] > 1
+    (told,) = [line for line in heard if "refused" in line]
+    assert re.match(r"device \d's model was refused .*: is local.lr too high\?", told)
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(table(result))
+    assert "did training diverge (local.lr)?" in console.export_text()
 
 
 def test_it_learns(run: Run) -> None:
@@ -192,6 +218,7 @@ def test_own_model_and_own_data(tmp_path: Path) -> None:
 
 MODULE = '''
 import torch
+from rich.console import Console
 from torch import nn
 from fedasmu import FederatedData
 from fedasmu.algorithms import Aggregate, Aggregator, Algorithm, Learner

@@ -103,6 +103,19 @@ def test_an_ablation_keeps_the_recipes_settings_and_a_rival_does_not(tmp_path: P
     assert "lr_iota" not in rival
 
 
+def test_the_first_method_is_the_reference_unless_one_is_named(recipe: Path) -> None:
+    options = ("--methods", "fedasync,fedavg", "--seeds", "1", "--out", str(recipe.parent / "grid"))
+    _, text = run(recipe, *options)
+    assert "as long as fedasync" in text
+    order = (recipe.parent / "grid/methods.txt").read_text().split()
+    assert order == ["fedasync", "fedavg"]
+    _, text = run(recipe, *options, "--reference", "fedavg")
+    assert "as long as fedavg" in text
+    code, text = run(recipe, *options, "--reference", "fedagv")
+    assert code == 2
+    assert "did you mean fedavg?" in text
+
+
 def test_the_command_ends_in_a_table_and_does_nothing_the_second_time(recipe: Path) -> None:
     out = recipe.parent / "grid"
     options = ("--methods", "fedasync,fedavg", "--seeds", "2", "--first-seed", "3", "--out", str(out))

@@ -44,8 +44,7 @@ def league(runs: Path) -> League:
 def test_a_standing_is_worked_out_over_the_seeds(runs: Path) -> None:
     first, other = league(runs).standings
     assert (first.label, other.label) == ("fedasmu", "fedavg")
-    means = [sum((0.1, 0.5, 0.8)) / 3, sum((0.2, 0.6, 0.9)) / 3]
-    assert first.accuracy == pytest.approx(sum(means) / 2)
+    assert first.accuracy == first.last_accuracy == pytest.approx((0.8 + 0.9) / 2)  # a quarter of 2 evaluations: one
     assert first.spread == pytest.approx(0.1 / math.sqrt(2))
     assert first.reach(0.5).median == 120.0
     assert (other.reach(0.5).median, other.reach(0.5).reached, other.reach(0.5).seeds) == (math.inf, 1, 2)
@@ -62,17 +61,54 @@ def test_the_median_of_three_stands_if_two_reached_it(runs: Path) -> None:
     found = league(runs)
     assert found.times_as_long(found.standings[1], 0.5) == 3.0
     table = tables.main_table(found)
-    assert table.header[4:6] == ("s to 0.5", "s to 0.7")
-    assert table.rows[1][4:6] == ("300 (3.00x), 2 of 3 seeds", "not reached")
-    assert table.rows[0][4] == "100"
+    assert table.header[5:7] == ("s to 0.5", "s to 0.7")
+    assert table.rows[1][5:7] == ("300 (3.00x), 2 of 3 seeds", "not reached")
+    assert table.rows[0][5] == "100"
 
 
 def test_methods_are_compared_at_equal_time_too(runs: Path) -> None:
     found = league(runs)
     assert found.common_time == 200.0
-    slow = [accuracy for time, accuracy in SLOW if time <= 200]
     table = tables.main_table(found)
-    assert (table.header[2], table.rows[1][2]) == ("at 200 s", f"{sum(slow) / len(slow):.4f}")
+    assert (table.header[2], table.rows[0][2]) == ("at 200 s", "0.8500")
+    assert table.rows[1][2] == "0.1000"  # nothing but the untrained model was evaluated by then
+
+
+def test_the_final_accuracy_is_of_trained_models_and_of_few(tmp_path: Path) -> None:
+    rising = [(time, 0.1 + 0.01 * time) for time in range(9)]
+    short = made_run(tmp_path / "short", curve=rising)
+    assert short.accuracy == pytest.approx((0.17 + 0.18) / 2)  # a quarter of eight
+    assert short.last_accuracy == pytest.approx(0.18)
+    assert short.accuracy_at(1) == pytest.approx(0.11)
+    assert short.accuracy_at(0) == pytest.approx(0.1)
+    long = made_run(tmp_path / "long", seed=1, curve=[(time, time / 1000) for time in range(201)])
+    assert long.accuracy == pytest.approx(sum(range(181, 201)) / 20 / 1000)
+    (found,) = leagues([short])
+    assert "accuracy: the mean of the last 2 evaluations" in tables.main_table(found).note
+    assert "% Acc: the mean of the last 2 evaluations" in latex.table([found])
+    assert tables.settled(leagues([short, long])[0].standings) == "the mean of the last 2 to 20 evaluations"
+
+
+def test_an_older_run_counts_by_the_same_definition(tmp_path: Path) -> None:
+    old = made_run(tmp_path / "old", accuracy=0.3)  # as its summary has it
+    assert leagues([old])[0].standings[0].accuracy == pytest.approx(0.8)
+
+
+def test_methods_keep_the_order_in_which_they_were_given(runs: Path) -> None:
+    made_run(runs / "fedasync/seed-0", "fedasync", curve=SLOW)
+    (runs / "methods.txt").write_text("fedavg\nfedasync\n")
+    assert [one.label for one in league(runs).standings] == ["fedavg", "fedasync", "fedasmu"]
+    (chosen,) = leagues(find([runs]), "fedasync")
+    assert [one.label for one in chosen.standings] == ["fedasync", "fedavg", "fedasmu"]
+    with pytest.raises(UserError, match="--reference fedagv: not among the methods; did you mean fedavg"):
+        leagues(find([runs]), "fedagv")
+
+
+def test_refusals_are_marked(runs: Path) -> None:
+    table = tables.main_table(league(runs))
+    place = table.header.index("discarded")
+    assert [row[place] for row in table.rows] == ["0", "2 (0 refused)"]
+    assert "training diverged" in table.note
 
 
 def test_a_curve_holds_its_last_evaluation(runs: Path) -> None:

@@ -81,22 +81,41 @@ def test_verdicts_by_hand(tmp_path: Path) -> None:
     assert verdict(accuracy, here) == "holds"
     assert verdict(accuracy, here, there) == "does not hold"
     assert verdict(accuracy) == "not run"
-    assert verdict(time, here) == "does not hold"  # both at 100 s: no gain
+    assert verdict(time, here) == "undecided"  # both at 100 s
     assert verdict(Claim("accuracy", "fedasmu", EVERY, 1, 2), here) == "does not hold"  # fedbuff
     assert verdict(Claim("accuracy", "fedasmu", "moon", 1, 2), here) == "not run"
     noisy = made_league(tmp_path / "noisy", fedasmu=[0.50, 0.70], fedavg=[0.49, 0.69])
-    assert verdict(accuracy, noisy) == "holds (within the noise)"
-    low = made_league(tmp_path / "low", fedasmu=[0.2], fedavg=[0.1])
-    assert verdict(time, low) == "not run"
+    assert verdict(accuracy, noisy) == "holds"  # seed by seed: 1 point on both
+    crossed = made_league(tmp_path / "crossed", fedasmu=[0.50, 0.70], fedavg=[0.49, 0.60])
+    assert verdict(accuracy, crossed) == "undecided"  # 1 and 10 points
+    assert verdict(accuracy, made_league(tmp_path / "one", fedasmu=[0.9], fedavg=[0.1])) == "undecided"
+    low = made_league(tmp_path / "low", fedasmu=[0.2, 0.2], fedavg=[0.1, 0.1])
+    assert verdict(accuracy, low) == "holds"
+    assert verdict(time, low) == "no answer"
+    never = made_league(tmp_path / "never", fedasmu=[0.6, 0.7], fedavg=[0.1, 0.1])
+    assert verdict(time, never) == "holds"  # it alone got there, on both seeds
+    half = made_league(tmp_path / "half", fedasmu=[0.6, 0.2, 0.6], fedavg=[0.1, 0.7, 0.1])
+    assert verdict(time, half) == "undecided"
     (row,) = reproduce.verdict_table([reproduce.judge(STUDY, time, {STUDY.parts[0]: low}, "")]).rows
     assert row[2] == "neither got there"
 
 
 def test_the_spread_over_settings(tmp_path: Path) -> None:
     claim = Claim("spread", "fedasmu", "", 0.0, 2.4)
-    found = made_league(tmp_path / "a", fedasmu=[0.60], fedasync=[0.62])
+    found = made_league(tmp_path / "a", fedasmu=[0.60, 0.61], fedasync=[0.62, 0.63])
     assert verdict(claim, found) == "holds"
-    assert verdict(claim, made_league(tmp_path / "b", fedasmu=[0.60], fedasync=[0.63])) == "does not hold"
+    wide = made_league(tmp_path / "b", fedasmu=[0.60, 0.61], fedasync=[0.63, 0.64])
+    assert verdict(claim, wide) == "does not hold"
+    assert verdict(claim, made_league(tmp_path / "c", fedasmu=[0.60], fedasync=[0.62])) == "undecided"
+
+
+def test_a_sign_is_told_from_the_seeds() -> None:
+    assert reproduce.decided([1.0, 1.2, 0.9]) == 1
+    assert reproduce.decided([-1.0, -1.1]) == -1  # mean -1.05, standard error 0.05, t is 12.7
+    assert reproduce.decided([1.0, 3.0, 5.0]) == 0  # mean 3, standard error 1.15, t is 4.3
+    assert reproduce.decided([7.0]) == 0
+    assert reproduce.decided([math.inf, 3.0]) == 1
+    assert reproduce.decided([math.inf, -3.0]) == 0
 
 
 def test_ours_beside_the_papers(tmp_path: Path) -> None:
@@ -140,4 +159,8 @@ def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
     assert "not run: lenet-cifar-10: not in --only" in result.output
     assert "fedasmu is more accurate than fedasmu-h1" in result.output
     assert (tmp_path / "lenet-fashion-mnist/fedasmu-h3/seed-0/summary.json").is_file()
-    assert "Not run: lenet-cifar-10" in (tmp_path / "slots.md").read_text()
+    report = (tmp_path / "slots.md").read_text()
+    assert "Not run: lenet-cifar-10" in report
+    assert "Budget small: 1 seed; 10 uploads for lenet-fashion-mnist." in report  # what was run, not what is usual
+    assert "undecided" in report
+    assert "| holds" not in report

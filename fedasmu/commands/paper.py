@@ -63,7 +63,7 @@ def reproduce(
     out = out or Path("runs") / f"reproduce-{budget}"
     names = [name.strip() for name in only.split(",") if name.strip()]
     plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [])
-    say(f"{study}: {chosen.about}. Budget {budget}: {spend.about}.")
+    say(f"{study}: {chosen.about}. Budget {budget}: {plan.spent}.")
     for part, reason in plan.left_out.items():
         say(f"not run: {part.title}: {reason}")
     failed = run_grid(plan.all_cells, count, overwrite)
@@ -74,7 +74,7 @@ def reproduce(
         show_grid(grid)
     out.mkdir(parents=True, exist_ok=True)
     skipped = [f"Not run: {part.title}: {reason}.\n" for part, reason in plan.left_out.items()]
-    head = f"# {study}: {chosen.about}\n\nBudget {budget}: {spend.about}.\n"
+    head = f"# {study}: {chosen.about}\n\nBudget {budget}: {plan.spent}.\n"
     (out / f"{study}.md").write_text("\n".join([head, *skipped, *(grid.markdown() for grid in grids)]))
     say(f"runs: {out}\nthis report: {out / f'{study}.md'}")
     report_failures(failed)

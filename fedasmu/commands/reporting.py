@@ -10,6 +10,10 @@ import typer
 from fedasmu.commands import loading, say, show_grid
 from fedasmu.errors import UserError, reading
 
+Reference = Annotated[
+    str,
+    typer.Option(metavar="LABEL", help="What the others are measured against; fedasmu or the first unless given."),
+]
 REPORT_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -24,7 +28,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where it goes; report/ in the first DIR unless given.")
     ] = None,
-    reference: Annotated[str, typer.Option(help="The method that the others are measured against.")] = "fedasmu",
+    reference: Reference = "",
 ) -> None:
     """Make tables, figures and a page to look at from run directories alone."""
     loading()

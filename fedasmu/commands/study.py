@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedasmu.commands import AllowCode, console, loading, say, show_grid, worker_count
+from fedasmu.commands.reporting import Reference
 from fedasmu.commands.watching import Watched, beside
-from fedasmu.errors import Interrupted, UserError
+from fedasmu.errors import Interrupted, UserError, did_you_mean
 from fedasmu.packaged import find
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def compare(
     ] = None,
     overwrite: Overwrite = False,
     watched: Watched = False,
+    reference: Reference = "",
     allow_code: AllowCode = False,
 ) -> None:
     """Run several methods on several seeds, and end in one table."""
@@ -85,9 +87,11 @@ def compare(
     for label in [label for label, settings in found.items() if tuned and not settings]:
         say(f"{tuned} has no settings for {label}: it runs with the recipe's")
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
+    _check_reference(reference, chosen)
+    write_order(out, chosen)
     with beside(out, watched):
         failed = run_grid(grid, count, overwrite)
-    show(grid)
+    show(grid, reference)
     say(f"runs: {out}\ntables, figures and a page to look at: fedasmu report {out}")
     report_failures(failed)
 
@@ -180,13 +184,31 @@ def run_grid(grid: list[Cell], workers: int | Literal["inline"], overwrite: bool
         raise typer.Exit(130) from None
 
 
-def show(grid: list[Cell]) -> None:
+def _check_reference(reference: str, chosen: list[Variant]) -> None:
+    labels = [variant.label for variant in chosen]
+    if reference and reference not in labels:
+        raise UserError(f"--reference {reference}: not among the methods{did_you_mean(reference, labels)}")
+
+
+def write_order(out: Path, chosen: list[Variant]) -> None:
+    """For every table that is made from these runs: the methods as they were given, and those of earlier commands."""
+    from fedasmu.record import write_whole
+    from fedasmu.report.labels import ORDER_FILE
+
+    earlier = (out / ORDER_FILE).read_text().splitlines() if (out / ORDER_FILE).is_file() else []
+    labels = dict.fromkeys([*(variant.label for variant in chosen), *earlier])
+    if list(labels) != earlier:
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / ORDER_FILE, "".join(f"{label}\n" for label in labels))
+
+
+def show(grid: list[Cell], reference: str = "") -> None:
     from fedasmu.report.league import find, leagues
     from fedasmu.report.lessons import lesson
     from fedasmu.report.tables import main_table
 
     directories = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
-    for league in leagues(find(directories, say)) if directories else []:
+    for league in leagues(find(directories, say), reference) if directories else []:
         show_grid(main_table(league))
         say(lesson(league))
 

@@ -144,7 +144,7 @@ def parts(league: League, members: Sequence[Standing]) -> Figure:
         _bars(panels[1], rows, target, members[0])
         panels[1].set(xlabel=f"virtual time to {target:g} (s)")
     for place, standing in enumerate(rows):
-        values, colour = standing.values("accuracy"), COLOURS[0] if place == len(rows) - 1 else "#5B6878"
+        values, colour = standing.accuracies, COLOURS[0] if place == len(rows) - 1 else "#5B6878"
         panels[0].plot(values, [place] * len(values), "o", color=colour, markersize=4, alpha=0.5)
         panels[0].plot([standing.accuracy], [place], "|", color=colour, markersize=14, markeredgewidth=2)
         above = {"textcoords": "offset points", "ha": "center", "fontsize": 7}

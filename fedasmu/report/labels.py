@@ -17,6 +17,7 @@ GROUPS = {
 }
 LONGEST = 110  # bytes; a file name has up to 255, and may be made of two labels
 ORDER = {name: place for place, name in enumerate(name for method in ALGORITHMS for name in method.names())}
+ORDER_FILE = "methods.txt"  # in the directory of a comparison: its labels as they were given, one a line
 
 
 def slug(text: str) -> str:

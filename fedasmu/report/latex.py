@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fedasmu.report.league import League, Reach, Standing
 from fedasmu.report.lessons import best
+from fedasmu.report.tables import settled
 
 ESCAPES = str.maketrans(
     {character: "\\" + character for character in "&%$#_{}"}
@@ -27,9 +28,10 @@ def table(leagues: Sequence[League]) -> str:
     rules = " ".join(rf"\cmidrule(lr){{{start}-{start + width - 1}}}" for _, start, width in columns)
     seconds = " & ".join(name for league in leagues for name in _heads(league))
     body = "\n".join(rf"{escaped(label)} & {_row(leagues, label)} \\" for label in labels)
+    evaluations = settled([standing for league in leagues for standing in league.standings])
     return f"""% needs \\usepackage{{booktabs}}
-% Acc: final accuracy in percent, mean and standard deviation over the seeds. Times: median virtual seconds to that
-% accuracy; / if never reached, and in brackets how many seeds got there if not all did. Bold: the best, and for
+% Acc: {evaluations}, in percent, mean and standard deviation over the seeds. Times: median virtual seconds
+% to that accuracy; / if never reached, and in brackets how many seeds got there if not all did. Bold: the best, and for
 % accuracies whatever a paired t-test over the seeds (5 %) does not tell from it.
 \\begin{{tabular}}{{l{"r" * sum(widths)}}}
 \\toprule

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedasmu.errors import UserError, printable
-from fedasmu.report.labels import ORDER
+from fedasmu.errors import UserError, did_you_mean, printable
+from fedasmu.report.labels import ORDER, ORDER_FILE
 from fedasmu.report.sound import sound
 from fedasmu.result import Result, flat
 
@@ -73,9 +73,18 @@ class Standing:
     def mean(self, key: str) -> float:
         return statistics.fmean(self.values(key))
 
+    @cached_property
+    def accuracies(self) -> list[float]:
+        """From the curves, not the summaries: an older run counts by the same definition."""
+        return [run.result.accuracy for run in self.runs]
+
     @property
     def accuracy(self) -> float:
-        return self.mean("accuracy")
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def last_accuracy(self) -> float:
+        return statistics.fmean(run.result.last_accuracy for run in self.runs)
 
     def accuracy_at(self, time: float) -> float:
         return statistics.fmean(run.result.accuracy_at(time) for run in self.runs)
@@ -83,8 +92,7 @@ class Standing:
     @property
     def spread(self) -> float:
         """The standard deviation of the final accuracy over the seeds; NaN for a single one."""
-        values = self.values("accuracy")
-        return statistics.stdev(values) if len(values) > 1 else math.nan
+        return statistics.stdev(self.accuracies) if len(self.runs) > 1 else math.nan
 
     @property
     def discarded(self) -> float:
@@ -187,14 +195,23 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
     return kept
 
 
-def leagues(results: Iterable[Result], reference: str = "fedasmu") -> list[League]:
+def leagues(results: Sequence[Result], reference: str = "") -> list[League]:
+    """One for every task: methods in the order in which `fedasmu compare` was given them, others as in the catalogue.
+
+    The reference goes before all of them. Without one it is the first that was given, or else fedasmu where it was run.
+    """
     tasks: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
     for run in map(_labelled, results):
         tasks[run.task].append(run)
-    settings = [dict(task) for task in tasks]
+    order = _given(results)
+    settings, groups = [dict(task) for task in tasks], [_grouped(runs) for runs in tasks.values()]
+    labels = {label: None for group in groups for label in group}
+    if reference and reference not in labels:
+        raise UserError(f"--reference {reference}: not among the methods{did_you_mean(reference, labels)}")
+    ahead = [reference or ("" if order else "fedasmu"), *order]
     return [
-        League(title, task, _standings(runs, reference))
-        for title, task, runs in zip(_titles(settings), settings, tasks.values(), strict=True)
+        League(title, task, _standings(group, ahead))
+        for title, task, group in zip(_titles(settings), settings, groups, strict=True)
     ]
 
 
@@ -203,19 +220,29 @@ def _labelled(result: Result) -> Run:
     return Run(result, printable(label or result.summary["method"]))
 
 
-def _standings(runs: list[Run], reference: str) -> tuple[Standing, ...]:
+def _given(results: Sequence[Result]) -> list[str]:
+    """The labels as the comparisons that these runs belong to were given them."""
+    files = [result.directory.absolute().parent.parent / ORDER_FILE for result in results]
+    texts = [file.read_text(errors="replace") for file in dict.fromkeys(files) if file.is_file()]
+    return list(dict.fromkeys(label for text in texts for label in text.splitlines()))
+
+
+def _grouped(runs: list[Run]) -> dict[str, list[Run]]:
+    """By label, and in the order of their seeds."""
     groups: dict[str, list[Run]] = defaultdict(list)
-    for run in _told_apart(runs):
+    for run in sorted(_told_apart(runs), key=lambda run: run.seed):
         if all(run.seed != other.seed for other in groups[run.label]):  # the same run in two places counts once
             groups[run.label].append(run)
+    return groups
 
-    def rank(label: str) -> tuple[bool, int, str]:
+
+def _standings(groups: dict[str, list[Run]], ahead: Sequence[str]) -> tuple[Standing, ...]:
+    def rank(label: str) -> tuple[int, int, str]:
         method = groups[label][0].result.summary["method"]
-        return label != reference, ORDER.get(method, len(ORDER)), label
+        place = ahead.index(label) if label in ahead else len(ahead)
+        return place, ORDER.get(method, len(ORDER)), label
 
-    return tuple(
-        Standing(label, tuple(sorted(groups[label], key=lambda run: run.seed))) for label in sorted(groups, key=rank)
-    )
+    return tuple(Standing(label, tuple(groups[label])) for label in sorted(groups, key=rank))
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:

@@ -30,7 +30,7 @@ def differ(a: Sequence[float], b: Sequence[float]) -> bool:
 
 def tied(one: Standing, other: Standing) -> bool:
     """Whether two seeds or more speak of both, and do not tell them apart by their final accuracy."""
-    mine, theirs = ({run.seed: float(run.result.summary["accuracy"]) for run in each.runs} for each in (one, other))
+    mine, theirs = ({run.seed: run.result.accuracy for run in each.runs} for each in (one, other))
     common = sorted(mine.keys() & theirs.keys())
     return len(common) > 1 and not differ([mine[seed] for seed in common], [theirs[seed] for seed in common])
 

@@ -19,7 +19,7 @@ from fedasmu.errors import UserError, reading
 from fedasmu.result import Result, flat
 
 FILES = ("summary.json", "config.toml", "metrics.csv", "events.jsonl", "model.safetensors")
-FINITE = ("time", "accuracy", "uploads", "bytes_down", "bytes_up")  # columns of the metrics
+FINITE = ("time", "version", "accuracy", "uploads", "bytes_down", "bytes_up")  # columns of the metrics
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedasmu.errors import printable
-from fedasmu.result import SETTLED, Result
+from fedasmu.result import Result
 
 
 def table(result: Result) -> Table:
@@ -23,12 +23,11 @@ def table(result: Result) -> Table:
 
 
 def _lines(result: Result) -> list[tuple[str, str]]:
-    run = result.summary
-    evaluations = min(SETTLED, len(result.curve["accuracy"]))
-    lines = []
+    run, lines = result.summary, []
     if "model.safetensors" in {path.name for path in result.directory.iterdir()}:
         lines += [
-            (f"accuracy (mean of the last {evaluations} evaluations)", f"{run['accuracy']:.4f}"),
+            (f"accuracy{_averaged(len(result.settled()))}", f"{result.accuracy:.4f}"),
+            ("last accuracy", f"{result.last_accuracy:.4f}"),
             ("best accuracy", f"{run['best_accuracy']:.4f}"),
             *((f"virtual time to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
         ]
@@ -38,11 +37,22 @@ def _lines(result: Result) -> list[tuple[str, str]]:
         ("versions of the global model", f"{run['version']:,}"),
         ("uploads received", f"{run['uploads']:,}"),
         ("  discarded as too stale / refused", f"{run['stale']:,} / {run['refused']:,}"),
+        *_refusals(run["refused"], run["uploads"]),
         ("tasks lost with their device", f"{run['lost']:,}"),
         ("mean staleness (1 = fresh)", f"{run['mean_staleness']:.2f}"),
         ("sent to devices / to the server", f"{_megabytes(run['bytes_down'])} / {_megabytes(run['bytes_up'])}"),
         ("wall time", f"{run['wall_seconds']:.1f} s"),
     ]
+
+
+def _averaged(evaluations: int) -> str:
+    return f" (mean of the last {evaluations} evaluations)" if evaluations > 1 else ""
+
+
+def _refusals(refused: int, uploads: int) -> list[tuple[str, str]]:
+    return (
+        [("[yellow]  refused: did training diverge (local.lr)?", f"{refused / uploads:.0%} of all")] if refused else []
+    )
 
 
 def _seconds(value: float | None) -> str:

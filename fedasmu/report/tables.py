@@ -69,10 +69,11 @@ def main_table(league: League) -> Grid:
             standing.label,
             plus_minus(standing.accuracy, standing.spread),
             f"{standing.accuracy_at(league.common_time):.4f}",
+            f"{standing.last_accuracy:.4f}",
             f"{standing.mean('best_accuracy'):.4f}",
             *(_time(league, standing, target) for target in targets),
             f"{standing.mean('mean_staleness'):.1f}",
-            f"{standing.discarded:,.0f}",
+            _discarded(standing),
             f"{standing.mean('bytes_down') / 1e6:,.1f}",
             f"{standing.mean('bytes_up') / 1e6:,.1f}",
             f"{standing.mean('wall_seconds'):,.0f}",
@@ -81,14 +82,42 @@ def main_table(league: League) -> Grid:
     )
     times = (f"s to {target:g}" for target in targets)
     when = f"at {league.common_time:,.0f} s"
-    header = ("method", "accuracy", when, "best", *times, "staleness", "discarded", "MB down", "MB up", "wall s")
+    header = (
+        "method",
+        "accuracy",
+        when,
+        "last",
+        "best",
+        *times,
+        "staleness",
+        "discarded",
+        "MB down",
+        "MB up",
+        "wall s",
+    )
     seeds = max(len(standing.runs) for standing in league.standings)
     note = (
-        f"Means over {seeds} seed{'s' * (seeds > 1)}; accuracy: the last 20 evaluations, ± standard deviation; "
-        f"{when}: those before that virtual time, which all runs reached. "
+        f"Means over {seeds} seed{'s' * (seeds > 1)}; accuracy: {settled(league.standings)}, ± standard deviation; "
+        f"{when}: the same at that virtual time, which all runs reached; last: the last evaluation alone. "
         f"Times: median virtual seconds, and in brackets how many times as long as {league.reference.label}."
     )
+    if any(standing.mean("refused") for standing in league.standings):
+        note += " Refused: uploads that the server could not use, most often because training diverged (local.lr)."
     return Grid(league.title, header, rows, note)
+
+
+def settled(standings: Sequence[Standing]) -> str:
+    """How many evaluations the accuracy is the mean of."""
+    counts = {len(run.result.settled()) for standing in standings for run in standing.runs}
+    low, high = min(counts), max(counts)
+    if high == 1:
+        return "the last evaluation"
+    return f"the mean of the last {low if low == high else f'{low} to {high}'} evaluations"
+
+
+def _discarded(standing: Standing) -> str:
+    refused = standing.mean("refused")
+    return f"{standing.discarded:,.0f}" + (f" ({refused:,.0f} refused)" if refused else "")
 
 
 def communication_table(league: League) -> Grid:
@@ -140,13 +169,13 @@ def write_csv(leagues: Sequence[League]) -> str:
     times = [f"{what}_{target:g}" for target in targets for what in ("time_to", "reached", "times_as_long", "mb_to")]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    finals = ("accuracy", "accuracy_sd", "common_time", "accuracy_at_common_time")
+    finals = ("accuracy", "accuracy_sd", "common_time", "accuracy_at_common_time", "last_accuracy")
     names = ["task", "method", "seeds", *finals, *means, *sent, "fresh_mb", "accuracy_per_mb"]
     writer.writerow(names + times)
     for league in leagues:
         for one in league.standings:
             row = [league.title, one.label, len(one.runs), one.accuracy, one.spread]
-            row += [league.common_time, one.accuracy_at(league.common_time)]
+            row += [league.common_time, one.accuracy_at(league.common_time), one.last_accuracy]
             row += [one.mean(key) for key in (*means, *sent)]
             row += [one.fresh_megabytes, one.accuracy / max(one.megabytes, 1e-9)]
             for target in targets:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedasmu import data
 from fedasmu.errors import UserError
 from fedasmu.recipe import load
-from fedasmu.report.league import League, Standing, find, leagues
+from fedasmu.report.league import League, Run, Standing, find, leagues
+from fedasmu.report.lessons import t_95
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells
@@ -28,6 +31,16 @@ class Plan:
     @property
     def all_cells(self) -> list[Cell]:
         return [cell for grid in self.cells.values() for cell in grid]
+
+    @property
+    def spent(self) -> str:
+        """What the cells are really given, overrides and all."""
+        seeds = len({cell.seed for cell in self.all_cells})
+        parts: dict[int, list[str]] = defaultdict(list)
+        for part, grid in self.cells.items():
+            parts[max(cell.config.stop.uploads for cell in grid)].append(part.title)
+        uploads = [f"{count:,} uploads for {', '.join(titles)}" for count, titles in parts.items()]
+        return "; ".join([f"{seeds} seed{'s' * (seeds != 1)}", *uploads]) if parts else "nothing to run"
 
 
 def plan(
@@ -111,15 +124,32 @@ def _times(label: str, column: dict[str, Printed]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Gain:
-    value: float
-    error: float = 0.0  # the standard error of the difference, over the seeds; 0 where it is not known
+    """What one pair of methods says about a claim."""
+
+    value: float  # over all seeds; NaN where neither reached the target
+    by_seed: tuple[float, ...] = ()  # how far above 0, the claim's own bound, it is on each seed that both were run on
+
+    @property
+    def sign(self) -> int:
+        """1: above the claim's bound, -1: below it, 0: the seeds do not tell."""
+        return decided([value for value in self.by_seed if not math.isnan(value)])
+
+
+def decided(values: Sequence[float]) -> int:
+    """The sign of the mean where Student's t (5 %) tells it from 0; of infinite values where all agree."""
+    if len(values) < 2:
+        return 0
+    if all(map(math.isfinite, values)):
+        mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+        return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
+    return 1 if min(values) > 0 else -1 if max(values) < 0 else 0
 
 
 @dataclass(frozen=True)
 class Verdict:
     claim: Claim
     where: str
-    gains: tuple[Gain, ...]  # one for each pair that was run; NaN where neither reached the target
+    gains: tuple[Gain, ...]  # one for each pair that was run
 
     @property
     def known(self) -> list[Gain]:
@@ -127,12 +157,9 @@ class Verdict:
 
     def __str__(self) -> str:
         if not self.known:
-            return "not run"
-        if self.claim.measure == "spread":
-            return "holds" if max(gain.value for gain in self.known) <= self.claim.high else "does not hold"
-        close = any(abs(gain.value) < 2 * gain.error for gain in self.known)
-        verdict = "holds" if min(gain.value for gain in self.known) > 0 else "does not hold"
-        return f"{verdict} (within the noise)" if close else verdict
+            return "no answer" if self.gains else "not run"
+        worst = min(gain.sign for gain in self.known)
+        return {1: "holds", 0: "undecided", -1: "does not hold"}[worst]
 
 
 def verdicts(study: Study, name: str, found: Measured) -> list[Verdict]:
@@ -152,8 +179,11 @@ def judge(study: Study, claim: Claim, found: Measured, where: str) -> Verdict:
 def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
     standings = {standing.label: standing for standing in league.standings}
     if claim.measure == "spread":
-        values = [standing.accuracy for standing in league.standings]
-        return [Gain(100 * (max(values) - min(values)))] if len(values) > 1 else []
+        if len(standings) < 2:
+            return []
+        best, worst = (pick(league.standings, key=lambda one: one.accuracy) for pick in (max, min))
+        apart = [100 * (one - other) for one, other in _pairs(best, worst, lambda run: run.result.accuracy)]
+        return [Gain(100 * (best.accuracy - worst.accuracy), tuple(claim.high - value for value in apart))]
     worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label != claim.better)]
     if claim.better not in standings:
         return []
@@ -162,9 +192,22 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
 
 def _gain(claim: Claim, better: Standing, worse: Standing, target: float) -> Gain:
     if claim.measure == "time":
-        return Gain(gain("time", better.reach(target).median, worse.reach(target).median))
-    errors = [one.spread / math.sqrt(len(one.runs)) for one in (better, worse) if len(one.runs) > 1]
-    return Gain(gain("accuracy", better.accuracy, worse.accuracy), 100 * math.hypot(*errors))
+        whole = gain("time", better.reach(target).median, worse.reach(target).median)
+        pairs = _pairs(better, worse, lambda run: _never(run.result.time_to(target)))
+    else:
+        whole = gain("accuracy", better.accuracy, worse.accuracy)
+        pairs = _pairs(better, worse, lambda run: run.result.accuracy)
+    return Gain(whole, tuple(gain(claim.measure, *pair) for pair in pairs))
+
+
+def _never(time: float | None) -> float:
+    return math.inf if time is None else time
+
+
+def _pairs(one: Standing, other: Standing, measure: Callable[[Run], float]) -> list[tuple[float, float]]:
+    """Of the seeds that both were run on: these met the same split, fleet and initial weights."""
+    there = {run.seed: measure(run) for run in other.runs}
+    return [(measure(run), there[run.seed]) for run in one.runs if run.seed in there]
 
 
 def verdict_table(judged: Sequence[Verdict]) -> Grid:
@@ -180,7 +223,8 @@ def verdict_table(judged: Sequence[Verdict]) -> Grid:
     )
     note = (
         "Gains in points of accuracy, or in percent of the time saved; never: the other one did not reach the target. "
-        "Within the noise: a gain is less than two of its standard errors over the seeds."
+        "Undecided: a t-test over the seeds (5 %) does not tell some pair's gain from 0, or there is one seed only. "
+        "No answer: neither reached the target."
     )
     return Grid("The paper's claims", ("claim", "paper", "ours", "verdict"), rows, note)
 

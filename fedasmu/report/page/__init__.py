@@ -20,7 +20,7 @@ from fedasmu.report.tables import main_table
 RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit", "machine")
 
 
-def write_page(runs: Sequence[str | Path], out: str | Path, reference: str = "fedasmu") -> Path:
+def write_page(runs: Sequence[str | Path], out: str | Path, reference: str = "") -> Path:
     """Everything about the finished runs in or below these directories; the others are measured against `reference`."""
     return page_of(leagues(find(runs), reference), Path(out))
 
