@@ -77,7 +77,8 @@ class Build:
     def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
         if self.config.timing_only:
             return Inline(timing_only)
-        return factory(workers)(Site(self.trainer().perform, self.layout.bytes, stopping, say))
+        on_cpu = self.config.device == "cpu"
+        return factory(workers)(Site(self.trainer().perform, self.layout.bytes, stopping, say, computes_here=on_cpu))
 
     def simulator(self, pool: Pool, record: Record) -> Simulator:
         config, local = self.config, self.config.local

@@ -456,7 +456,7 @@ def test_a_killed_and_an_interrupted_command_end_in_the_same_bytes(tmp_path: Pat
 def test_a_signal_to_the_whole_group_stops_the_run_with_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
     """As systemd, slurm and a closing terminal do it."""
     run, file = tmp_path / "run", recipe(tmp_path, checkpoint_seconds=1000.0)
-    stopped = start("run", file, "--workers", "2", "--out", str(run), process_group=0)
+    stopped = start("run", file, "--allow-code", "--workers", "2", "--out", str(run), process_group=0)
     wait_for(lambda: lines(run / "metrics.csv") > 5)
     os.killpg(stopped.pid, number)
     output = stopped.communicate()[0]

@@ -45,7 +45,8 @@ def reference(module: nn.Module, data: Examples, indices: Tensor, dtype: torch.d
     inputs, targets = data.batch(indices)
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
     loss = cross_entropy(module.to(dtype)(inputs), targets)
-    gradient = torch.autograd.grad(loss, [p for p in module.parameters() if p.requires_grad])
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    gradient = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     module.float()
     return float(loss.detach()), torch.cat([part.flatten() for part in gradient]).double()
 
@@ -78,8 +79,8 @@ def seeded(make: type[nn.Module] | object, *args: object, **kwargs: object) -> n
 def convolution(shape: tuple[int, int, int], *middle: nn.Module) -> nn.Sequential:
     """A network of the middle layers, then a classifier of whatever size they leave."""
     body = nn.Sequential(*middle, nn.Flatten())
-    features = body(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(body, nn.Linear(features, 3))
+    features = body.eval()(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(body, nn.Linear(features, 3)).train()
 
 
 sides = st.integers(1, 3)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedasmu import native
 from fedasmu.data.examples import Examples
 from fedasmu.native import library
-from fedasmu.native.chain import Kind
+from fedasmu.native.graph import Kind
 from fedasmu.native.plan import plan
 from fedasmu.vector import Layout
 
@@ -118,7 +118,7 @@ def flat(*middle: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "shape", "message"),
     [
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), SHAPE, r"layer 2 \(BatchNorm2d\) is not known"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2)), SHAPE, r"layer 2 \(InstanceNorm2d\) is not known"),
         (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)), (2, 8, 8), r"layer 1 \(Conv2d\) has groups"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2)), SHAPE, "dilation"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular")), SHAPE, "padding mode"),
@@ -137,11 +137,11 @@ def flat(*middle: nn.Module) -> nn.Module:
         (nn.Sequential(nn.ZeroPad2d(-1), nn.Conv2d(1, 2, 3)), SHAPE, "crops its input"),
         (flat(nn.Softmax(1)), SHAPE, r"layer 3 \(Softmax\)"),
         (flat(Branching()), SHAPE, "cannot be traced"),
-        (flat(Older()), SHAPE, "not a chain"),
+        (flat(Older()), SHAPE, "is not used"),
         (flat(Moody()), SHAPE, "other layers in training"),
         (flat(hooked()), SHAPE, "hooks"),
-        (Residual(), SHAPE, "not a chain"),
-        (Written(lambda x: x.mean((2, 3))), SHAPE, r"\(mean\) is not known"),
+        (Residual(), SHAPE, "ends in images"),
+        (Written(lambda x: x.mean((1, 2))), SHAPE, "mean over something else"),
         (Written(lambda x: functional.dropout(x).flatten(1)), SHAPE, "random"),  # also when it is evaluated
         (Written(lambda x: x.view(-1, 18)), SHAPE, "reshape"),
         (Written(lambda x: functional.log_softmax(x, 1)), SHAPE, r"\(log_softmax\)"),
@@ -249,3 +249,10 @@ def test_nothing_to_do() -> None:
         network.evaluate(torch.zeros(195), none)
     with pytest.raises(ValueError, match="empty"):
         network.loss(torch.zeros(195), none, torch.arange(0))
+
+
+@needs_library
+def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "INTERFACE", library.INTERFACE + 1)
+    with pytest.raises(OSError, match="another version"):
+        library.load.__wrapped__("base")

@@ -59,8 +59,9 @@ MakePool = Callable[..., Processes]
 def processes() -> Iterator[MakePool]:
     made: list[Processes] = []
 
-    def make(workers: int = 2, **options: Any) -> Processes:
-        made.append(Processes(Site(perform, 16, **options), workers))
+    def make(workers: int = 2, vector_bytes: int = 16, **options: Any) -> Processes:
+        options = {"computes_here": False, **options}
+        made.append(Processes(Site(perform, vector_bytes, **options), workers))
         return made[-1]
 
     yield make
@@ -125,6 +126,19 @@ def test_workers_that_nobody_can_make_are_refused(workers: Any, run: Run) -> Non
         run(workers)
 
 
+def test_models_travel_through_shared_memory_and_back(processes: MakePool) -> None:
+    pool = processes(2, vector_bytes=40_000)
+    model = torch.randn(10_000)
+    tickets = [pool.submit(job(device, vector=model), float(device)) for device in range(9)]
+    answers = [pool.result(ticket) for ticket in tickets]
+    for device, answer in enumerate(answers):
+        assert isinstance(answer, Trained)
+        assert torch.equal(answer.vector, model * 2 + (device + 100))
+    again = pool.result(pool.submit(job(1, vector=answers[0].vector[:5000]), 0.0))
+    assert torch.equal(again.vector, answers[0].vector[:5000] * 2 + 101)
+    assert pool._arena._slots <= len(tickets) + 6  # the model, the answers, and what the workers were given ahead
+
+
 def test_models_larger_than_the_shared_lane_still_travel(processes: MakePool) -> None:
     pool = processes(1)
     large = torch.randn(100_000)
@@ -164,6 +178,29 @@ def test_two_workers_work_side_by_side(processes: MakePool) -> None:
     tickets = [pool.submit(Job(Evaluate(torch.zeros(1)), 50, 0, 0), 0.0) for _ in range(2)]
     answers = [pool.result(ticket) for ticket in tickets]
     assert len({answer.loss for answer in answers if isinstance(answer, Evaluated)}) == 2  # two process ids
+
+
+def test_a_worker_has_its_next_computation_before_it_has_ended_the_last(processes: MakePool) -> None:
+    pool = processes(2)
+    for number in range(7):
+        pool.submit(job(50), float(number))
+    assert [len(worker.given) for worker in pool._workers] == [2, 2]
+    assert len(pool._backlog) == 3
+    for worker in list(pool._workers):
+        os.kill(worker.process.pid or 0, signal.SIGKILL)
+    assert isinstance(pool.result(7), Trained)
+
+
+def test_what_takes_nothing_is_not_handed_over(processes: MakePool) -> None:
+    pool = processes(1, computes_here=True)
+    tickets = []
+    for _ in range(60):
+        tickets.append(pool.submit(job(4), 0.0))
+        assert isinstance(pool.result(tickets[-1]), Trained)
+    assert any(ticket < 0 for ticket in tickets)
+    ticket = pool.submit(job(13), 0.0)
+    with pytest.raises(DeviceError, match="an unlucky device"):
+        pool.result(ticket)
 
 
 def test_an_unwanted_result_is_dropped(processes: MakePool) -> None:

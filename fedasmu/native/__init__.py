@@ -18,8 +18,9 @@ from torch.nn.functional import dropout
 from fedasmu.data.examples import Examples
 from fedasmu.models.contrast import Contrast
 from fedasmu.native import checks, library
-from fedasmu.native.chain import Kind, Unsupported
+from fedasmu.native.graph import Kind, Unsupported
 from fedasmu.native.plan import Plan, plan
+from fedasmu.native.text import Text
 from fedasmu.vector import Layout
 
 __all__ = ["Network", "Unsupported", "available"]
@@ -46,9 +47,9 @@ class Network:
         self._plan = plan(module, layout, tuple(shape))
         self._module, self._layout, self._shape = module, layout, tuple(shape)
         self._library = library.best()
-        numbers = torch.tensor([layer.numbers() for layer in self._plan.layers])
-        text = None if self._plan.text is None else torch.tensor(self._plan.text.numbers())
-        self._engine = self._library.engine_new(numbers.data_ptr(), len(numbers), _address(text), layout.size)
+        layers = library.array(library.Layer, self._plan.layers)
+        text = None if self._plan.text is None else ctypes.byref(_described(self._plan.text))
+        self._engine = self._library.engine_new(layers, len(layers), text, layout.size)
         if not self._engine:
             raise MemoryError("there is no memory for the network's activations")
         weakref.finalize(self, self._library.engine_free, self._engine)
@@ -97,6 +98,7 @@ class Network:
             return 0.0
         indices = checks.batches(batches, len(examples))
         sizes = torch.tensor([len(batch) for batch in batches])
+        self._reserve(sizes)
         data, noise = _Data(examples, self._shape, indices, self._plan), self._noise(batches)
         compared = None
         if contrast is not None:
@@ -125,6 +127,7 @@ class Network:
         self._require_trainable()
         self._check_vector(vector)
         data = _Data(examples, self._shape, checks.batches([indices], len(examples)), self._plan)
+        self._reserve(torch.tensor([len(indices)]))
         gradient, noise = torch.empty(self._layout.trainable), self._noise([indices])
         where = vector.data_ptr(), len(gradient), data.address
         what = indices.data_ptr(), len(indices), _address(noise), gradient.data_ptr()
@@ -135,6 +138,7 @@ class Network:
         """The mean loss of one batch."""
         self._require_trainable()
         checked = checks.batches([indices], len(examples))
+        self._reserve(torch.tensor([len(indices)]))
         return self._evaluate(vector, examples, checked, self._noise([indices]))[0] / len(indices)
 
     def evaluate(self, vector: Tensor, examples: Examples) -> tuple[float, int]:
@@ -148,7 +152,8 @@ class Network:
         data = _Data(examples, self._shape, indices, self._plan)
         count = len(examples) if indices is None else len(indices)
         correct = ctypes.c_int64()
-        what = _address(indices), count, _address(noise), ctypes.byref(correct)
+        training = indices is not None
+        what = _address(indices), count, _address(noise), training, ctypes.byref(correct)
         total = self._library.engine_evaluate(self._engine, vector.data_ptr(), data.address, *what)
         return total, correct.value
 
@@ -160,6 +165,13 @@ class Network:
             for features, share in self._plan.dropouts
         ]
         return torch.cat(drawn) if drawn else None
+
+    def _reserve(self, sizes: Tensor) -> None:
+        """Memory to train on batches of these sizes."""
+        if int(sizes.min()) < self._plan.fewest:
+            raise ValueError("a batch of one example is too small for the network's batch normalisation of features")
+        if not self._library.engine_reserve(self._engine, int(sizes.max())):
+            raise MemoryError("there is no memory for the activations of a batch")
 
     def _require_trainable(self) -> None:
         if self.untrainable:
@@ -188,6 +200,12 @@ class _Data:
         self._tensors = inputs, scale, shift, targets
         self._structure = library.Data(*map(_address, self._tensors), inputs.is_floating_point())
         self.address = ctypes.byref(self._structure)
+
+
+def _described(text: Text) -> library.Text:
+    windows = library.array(library.Window, text.windows)
+    head = text.length, text.vocabulary, text.depth, text.vectors, text.padding
+    return library.Text(*head, len(windows), windows)
 
 
 def _address(tensor: Tensor | None) -> int | None:

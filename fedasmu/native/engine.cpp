@@ -1,5 +1,6 @@
 // A training engine for small networks on one processor core: see docs/explanation/engine.md.
 // The interface is plain C. The caller (fedasmu/native) checks every argument; nothing is checked here.
+#include <deque>
 #include <memory>
 
 #include "block.h"
@@ -13,48 +14,64 @@ struct Step {
   const float* mask;
 };
 
+enum class Mode { kEvaluate, kMeasure, kLearn };  // kMeasure: as in training, but without the way back
+
 class Engine {
  public:
-  Engine(std::vector<Layer> layers, std::unique_ptr<Text> text, Index size)
-      : layers_(std::move(layers)),
-        text_(std::move(text)),
-        wide_(layers_, text_.get()),
-        narrow_(layers_, text_.get()),
-        gradient_(size),
-        size_(size) {}
+  Engine(Graph graph, std::unique_ptr<Text> text, Index size)
+      : graph_(std::move(graph)), text_(std::move(text)), wide_work_(graph_), narrow_work_(graph_), gradient_(size),
+        size_(size) {
+    for (const Layer& l : graph_.layers())
+      if (l.kind == Kind::kBatchNorm) norms_.emplace_back(l);
+    wide_.emplace_back(graph_, norms_, text_.get(), wide_work_);
+    narrow_ = std::make_unique<Block<8>>(graph_, norms_, text_.get(), narrow_work_);
+  }
+
+  // Memory for batches of this size: where blocks wait for each other, each has its own.
+  void reserve(Index batch) {
+    while (graph_.cut() && static_cast<Index>(wide_.size()) * 16 < in_wide(batch))
+      wide_.emplace_back(graph_, norms_, text_.get(), wide_work_);
+  }
 
   // How many numbers the dropouts want for each sample.
-  Index noise() const { return layers_.back().noise_after(); }
+  Index noise() const { return graph_.layers().back().noise_after(); }
 
-  // Adds to the gradient if `training`.
-  Score measure(const float* vector, const Data& data, const Batch& batch, bool training) {
+  // Adds to the gradient if it learns. `running` is the vector if its running statistics shall learn, otherwise null.
+  Score measure(const float* vector, float* running, const Data& data, const Batch& batch, Mode mode) {
     Score total;
-    if (text_) text_->pack_weights(vector);
-    const Index in_wide = (batch.size + 7) / 16 * 16;  // 8 samples or fewer at the end cost half in a narrow block
-    run(wide_, vector, data, batch, 0, in_wide, training, total);
-    run(narrow_, vector, data, batch, in_wide, batch.size, training, total);
-    if (text_ && training) text_->add_gradient(gradient_.data());
+    prepare(vector, batch.size, mode == Mode::kEvaluate);
+    if (mode == Mode::kEvaluate) {
+      for_blocks(batch.size, false, [&](auto& block, Index first, Index) {
+        block.read(vector, data, batch, first);
+        block.forward(vector, batch, first, 0, cut(segments()), false);
+        block.score(data, batch, first, total);
+      });
+      return total;
+    }
+    for (Index segment = 0; segment < segments(); ++segment)
+      forward(segment, vector, running, data, batch, mode == Mode::kLearn, total);
+    for (Index segment = segments() - 1; mode == Mode::kLearn && segment-- > 0;) backward(segment, vector, batch);
+    if (text_ && mode == Mode::kLearn) text_->add_gradient(gradient_.data());
     return total;
   }
 
   double train(float* vector, Index trainable, const Data& data, const Batch& batch, const Step& step) {
-    const Score score = measure(vector, data, batch, true);
+    const Score score = measure(vector, vector, data, batch, Mode::kLearn);
     descend(vector, trainable, step);
     return score.loss / static_cast<double>(batch.size);
   }
 
   // What the last layer reads, of every sample.
   void features(const float* vector, const Data& data, const Batch& batch, float* to) {
-    if (text_) text_->pack_weights(vector);
-    wide_.pack_weights(vector);
-    for (Index first = 0; first < batch.size; first += 16) {
-      wide_.read(vector, data, batch, first);
-      wide_.forward(vector, batch, first, false);
-      wide_.features(batch.live(first, 16), to + first * width());
-    }
+    prepare(vector, batch.size, true);
+    for_blocks(batch.size, false, [&](auto& block, Index first, Index live) {
+      block.read(vector, data, batch, first);
+      block.forward(vector, batch, first, 0, cut(segments()), false);
+      block.features(live, to + first * width());
+    });
   }
 
-  Index width() const { return layers_.back().in.channels; }  // how many features
+  Index width() const { return graph_.layers().back().in.channels; }  // how many features
 
   // Hands out the gradient and forgets it.
   void take_gradient(float* to, Index trainable) {
@@ -63,16 +80,61 @@ class Engine {
   }
 
  private:
-  template <int L>
-  void run(Block<L>& block, const float* vector, const Data& data, const Batch& batch, Index first, Index end,
-           bool training, Score& total) {
-    if (first < end) block.pack_weights(vector);
-    for (; first < end; first += L) {
-      block.read(vector, data, batch, first);
-      block.forward(vector, batch, first, training);
+  static Index in_wide(Index batch) { return (batch + 7) / 16 * 16; }  // 8 samples or fewer cost half in a narrow block
+  Index segments() const { return static_cast<Index>(graph_.cuts().size()) - 1; }
+  Index cut(Index segment) const { return graph_.cuts()[segment]; }
+
+  // Calls body(block, first sample, how many samples) for every block of the batch; `kept`: each has its own memory.
+  template <class Body> void for_blocks(Index batch, bool kept, Body body) {
+    for (Index first = 0; first < in_wide(batch); first += 16)
+      body(wide_[kept ? first / 16 : 0], first, std::min<Index>(16, batch - first));
+    if (in_wide(batch) < batch) body(*narrow_, in_wide(batch), batch - in_wide(batch));
+  }
+
+  void prepare(const float* vector, Index batch, bool evaluation) {
+    if (text_) text_->pack_weights(vector);
+    if (in_wide(batch) > 0) wide_work_.pack_weights(graph_, vector);
+    if (in_wide(batch) < batch) narrow_work_.pack_weights(graph_, vector);
+    for (BatchNorm& norm : norms_)
+      if (evaluation)
+        norm.recall(vector);
+      else
+        norm.begin();
+  }
+
+  // All blocks through the layers between two cuts; after the last cut, at once to the score and back.
+  void forward(Index segment, const float* vector, float* running, const Data& data, const Batch& batch, bool learning,
+               Score& total) {
+    const bool last = segment + 1 == segments();
+    for_blocks(batch.size, graph_.cut(), [&](auto& block, Index first, Index live) {
+      if (segment == 0) block.read(vector, data, batch, first);
+      block.forward(vector, batch, first, cut(segment), cut(segment + 1), learning);
+      if (!last) return block.gather(cut(segment + 1), live);
       block.score(data, batch, first, total);
-      if (training) block.backward(vector, batch, first, gradient_.data());
-    }
+      if (learning) backward(segment, block, vector, batch, first);
+    });
+    if (!last) norms_[segment].settle(vector, running);
+    if (last && learning) settle_back(segment);
+  }
+
+  void backward(Index segment, const float* vector, const Batch& batch) {
+    for_blocks(batch.size, true,
+               [&](auto& block, Index first, Index) { backward(segment, block, vector, batch, first); });
+    settle_back(segment);
+  }
+
+  // One block from the normalisation after a segment back to the one before it.
+  template <int L>
+  void backward(Index segment, Block<L>& block, const float* vector, const Batch& batch, Index first) {
+    const bool last = segment + 1 == segments();
+    const Index begin = segment == 0 ? 0 : cut(segment) + 1, end = last ? cut(segments()) : cut(segment + 1) + 1;
+    block.backward(vector, batch, first, begin, end, gradient_.data());
+    if (segment > 0 && graph_.way(cut(segment)).used) block.gather_back(cut(segment));
+    if (segment == 0 && text_) block.backward_text(vector, batch, first, gradient_.data());
+  }
+
+  void settle_back(Index segment) {
+    if (segment > 0) norms_[segment - 1].settle_back(gradient_.data());
   }
 
   void descend(float* vector, Index trainable, const Step& step) {
@@ -87,24 +149,23 @@ class Engine {
     std::fill_n(gradient, size_, 0.0f);
   }
 
-  std::vector<Layer> layers_;
+  Graph graph_;
+  std::vector<BatchNorm> norms_;
   std::unique_ptr<Text> text_;  // null: the data are images or numbers
-  Block<16> wide_;
-  Block<8> narrow_;
+  Workspace<16> wide_work_;
+  Workspace<8> narrow_work_;
+  std::deque<Block<16>> wide_;
+  std::unique_ptr<Block<8>> narrow_;
   Buffer gradient_;
   Index size_;
 };
 
-std::unique_ptr<Text> text_of(const Index* n) {
-  std::vector<Window> windows;
-  const Index* end = n + 6 + 5 * n[5];
-  for (const Index* w = n + 6; w < end; w += 5) windows.push_back({w[0], w[1], w[2], w[3], w[4] != 0});
-  return std::make_unique<Text>(n[0], n[1], n[2], n[3], n[4], std::move(windows));
-}
-
 }  // namespace
 
 extern "C" {
+
+// Grows with every change of what crosses this boundary: fedasmu/native/library.py asks for it first.
+int engine_interface() { return 2; }
 
 // The best instruction set of this processor: 0 none in particular, 1 AVX2, 2 AVX-512.
 int engine_level() {
@@ -118,32 +179,22 @@ int engine_level() {
   return 0;
 }
 
-// A layer is 18 numbers: kind, the input's channels, height, width, the output's, kernel y x, stride y x, the padding
-// at the top, left, bottom and right, the offsets of weight and bias, and whether a ReLU follows. A text in front of
-// them is its length, vocabulary and depth, the offset of the vectors, the padding, how many windows, and of each its
-// width, filters, the offsets of weight and bias, and whether a ReLU follows; null: there is none.
-void* engine_new(const Index* numbers, Index count, const Index* text, Index size) {
+// `text` stands in front of the layers; null: there is none.
+void* engine_new(const Description* layers, Index count, const TextDescription* text, Index size) {
   try {
-    std::vector<Layer> layers;
-    for (const Index* n = numbers; count-- > 0; n += 18) {
-      Layer l{static_cast<Kind>(n[0]),
-              {n[1], n[2], n[3], n[11], n[12], n[13], n[14]},
-              {n[4], n[5], n[6]},
-              n[7],
-              n[8],
-              n[9],
-              n[10],
-              n[15],
-              n[16],
-              n[17] != 0};
-      if (!layers.empty()) layers.back().out = l.in;  // the ring of zeros that the next layer wants
-      if (!layers.empty()) l.packed = layers.back().packed + layers.back().packed_size();
-      if (!layers.empty()) l.noise = layers.back().noise_after();
-      layers.push_back(l);
-    }
-    return new Engine(std::move(layers), text ? text_of(text) : nullptr, size);
+    return new Engine(Graph(layers, count, text != nullptr), text ? std::make_unique<Text>(*text) : nullptr, size);
   } catch (const std::bad_alloc&) {
     return nullptr;
+  }
+}
+
+// Whether there is memory to train on batches of this size.
+int engine_reserve(void* engine, Index batch) {
+  try {
+    static_cast<Engine*>(engine)->reserve(batch);
+    return 1;
+  } catch (const std::bad_alloc&) {
+    return 0;
   }
 }
 
@@ -154,10 +205,15 @@ double engine_train(void* engine, float* vector, Index trainable, const Data* da
   Engine& e = *static_cast<Engine*>(engine);
   Contrast here = contrast ? *contrast : Contrast{};
   double loss = 0;
-  for (Index b = 0; b < batches; indices += sizes[b++]) {
-    loss += e.train(vector, trainable, *data, {indices, sizes[b], noise, contrast ? &here : nullptr}, *step);
-    if (noise) noise += e.noise() * sizes[b];
-    if (contrast) here.received += e.width() * sizes[b], here.previous += e.width() * sizes[b];
+  for (Index b = 0; b < batches; ++b) {
+    const Index size = sizes[b];
+    loss += e.train(vector, trainable, *data, {indices, size, noise, contrast ? &here : nullptr}, *step);
+    indices += size;
+    if (noise) noise += e.noise() * size;
+    if (contrast) {
+      here.received += e.width() * size;
+      here.previous += e.width() * size;
+    }
   }
   return loss;
 }
@@ -170,14 +226,17 @@ void engine_features(void* engine, const float* vector, const Data* data, const 
 double engine_gradient(void* engine, const float* vector, Index trainable, const Data* data, const Index* indices,
                        Index count, const float* noise, float* gradient) {
   Engine& e = *static_cast<Engine*>(engine);
-  const Score score = e.measure(vector, *data, {indices, count, noise, nullptr}, true);
+  const Score score = e.measure(vector, nullptr, *data, {indices, count, noise, nullptr}, Mode::kLearn);
   e.take_gradient(gradient, trainable);
   return score.loss;
 }
 
+// `training`: as a step of training would find it, so with the statistics of this batch.
 double engine_evaluate(void* engine, const float* vector, const Data* data, const Index* indices, Index count,
-                       const float* noise, Index* correct) {
-  const Score score = static_cast<Engine*>(engine)->measure(vector, *data, {indices, count, noise, nullptr}, false);
+                       const float* noise, Index training, Index* correct) {
+  const Mode mode = training ? Mode::kMeasure : Mode::kEvaluate;
+  const Score score =
+      static_cast<Engine*>(engine)->measure(vector, nullptr, *data, {indices, count, noise, nullptr}, mode);
   *correct = score.correct;
   return score.loss;
 }

@@ -30,6 +30,7 @@ struct Map {
   Index row() const { return (left + width + right) * channels; }
   Index size() const { return (top + height + bottom) * row(); }
   Index at(Index y, Index x) const { return (top + y) * row() + (left + x) * channels; }
+  bool operator==(const Map&) const = default;
 };
 
 template <int Width> struct Simd;

@@ -5,14 +5,40 @@
 
 namespace {
 
-enum class Kind : Index { kConvolution, kMaximum, kFlatten, kLinear, kDropout };
+enum class Kind : Index {
+  kConvolution,
+  kMaximum,
+  kFlatten,
+  kLinear,
+  kDropout,
+  kAverage,
+  kShortcut,  // every stride-th pixel, between channels of zeros
+  kSum,
+  kBatchNorm,
+  kGroupNorm
+};
+
+// A layer as the caller describes it. fedasmu/native/library.py has the same fields in the same order.
+struct Description {
+  Kind kind;
+  Index from, other;  // the tensors it reads: 0 is the input, i + 1 what layer i writes, -1 none
+  Index in[3], out[3];  // channels, height, width
+  Index kernel[2], stride[2], padding[4];
+  Index weight, bias, mean, variance;  // offsets in the model's vector, -1: none
+  Index groups, front;  // of a GroupNorm; channels of zeros that a shortcut puts in front
+  Index relu;
+  double eps, momentum;
+};
 
 struct Layer {
   Kind kind;
+  Index from, other;
   Map in, out;
   Index kernel_y, kernel_x, stride_y, stride_x;
-  Index weight, bias;  // offsets in the model's vector; bias < 0: none
+  Index top, left;  // its own padding; the ring around its input may be wider, for another reader
+  Index weight, bias, mean, variance, groups, front;
   bool relu;
+  double eps, momentum;
   Index packed = 0;  // offset in the packed weights
   Index noise = 0;   // of a dropout: the features of the dropouts before it
   bool learns() const { return kind == Kind::kConvolution || kind == Kind::kLinear; }
@@ -22,6 +48,8 @@ struct Layer {
   Index weight_at(Index o, Index c, Index ky, Index kx) const {
     return ((o * in.channels + c) * kernel_y + ky) * kernel_x + kx;
   }
+  // Where the window of an output begins in the input.
+  Index window(Index row, Index column) const { return in.at(row * stride_y - top, column * stride_x - left); }
   // The side of the kernel if Winograd's way pays for it, otherwise 0.
   Index winograd() const {
     const bool small = kernel_y == kernel_x && (kernel_x == 2 || kernel_x == 3) && stride_y == 1 && stride_x == 1;

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 FOLDER = Path(__file__).parent
 INTERFACE = 2  # the same number is in engine.cpp
 VARIANTS = ("base", "avx2", "avx512")  # the same source, compiled for other instruction sets: setup.py
 
 _number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
+_Structure = TypeVar("_Structure", bound=ctypes.Structure)
 
 
 class Data(ctypes.Structure):
@@ -31,13 +34,53 @@ class Contrast(ctypes.Structure):
     _fields_ = [("received", _pointer), ("previous", _pointer), ("mu", _real), ("temperature", _real)]
 
 
+class Layer(ctypes.Structure):
+    """A layer: `Description` in layer.h."""
+
+    _fields_ = [
+        ("kind", _number),
+        ("reads", _number),
+        ("other", _number),
+        ("inputs", _number * 3),
+        ("outputs", _number * 3),
+        ("kernel", _number * 2),
+        ("stride", _number * 2),
+        ("padding", _number * 4),
+        *((name, _number) for name in ("weight", "bias", "mean", "variance", "groups", "front", "relu")),
+        ("eps", _real),
+        ("momentum", _real),
+    ]
+
+
+class Window(ctypes.Structure):
+    """Filters over a text: `Window` in text.h."""
+
+    _fields_ = [(name, _number) for name in ("width", "filters", "weight", "bias", "relu")]
+
+
+class Text(ctypes.Structure):
+    """What stands before the layers: `TextDescription` in text.h."""
+
+    _fields_ = [
+        *((name, _number) for name in ("length", "vocabulary", "depth", "vectors", "padding", "count")),
+        ("windows", ctypes.POINTER(Window)),
+    ]
+
+
+def array(kind: type[_Structure], values: Sequence[object]) -> ctypes.Array[_Structure]:
+    """Structures made of the attributes that have the names of their fields."""
+    names = [name for name, *_ in kind._fields_]
+    return (kind * len(values))(*(kind(*(getattr(value, name) for name in names)) for value in values))
+
+
 _SIGNATURES = {
     "engine_new": (_pointer, [_pointer, _number, _pointer, _number]),
     "engine_free": (None, [_pointer]),
+    "engine_reserve": (ctypes.c_int, [_pointer, _number]),
     "engine_train": (_real, [*[_pointer] * 2, _number, *[_pointer] * 3, _number, *[_pointer] * 3]),
     "engine_features": (None, [_pointer, _pointer, _pointer, _pointer, _number, _pointer]),
     "engine_gradient": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _number, _pointer, _pointer]),
-    "engine_evaluate": (_real, [_pointer, _pointer, _pointer, _pointer, _number, _pointer, _pointer]),
+    "engine_evaluate": (_real, [*[_pointer] * 4, _number, _pointer, _number, _pointer]),
 }
 
 

@@ -1,4 +1,5 @@
-// The layers at work on one block of samples: forward, the gradient of the inputs, and that of the weights.
+// Convolutions and linear layers at work on one block of samples: forward, the gradient of the inputs, and that of the
+// weights.
 #pragma once
 
 #include "layer.h"
@@ -11,7 +12,7 @@ template <int L>
 void convolve(const Layer& l, const float* w, const float* bias, const float* x, float* y, float* scratch) {
   if (l.winograd()) {
     const auto run = l.winograd() == 2 ? winograd<L, 2> : winograd<L, 3>;
-    return run(l.in, -l.in.top, -l.in.left, x, w, bias, l.relu, l.out, y, scratch);
+    return run(l.in, -l.top, -l.left, x, w, bias, l.relu, false, l.out, y, scratch);
   }
   const Sweep s{.pixels = l.out.width,
                 .rows = l.kernel_y,
@@ -24,7 +25,7 @@ void convolve(const Layer& l, const float* w, const float* bias, const float* x,
                 .y_step = L,
                 .relu = l.relu};
   for (Index row = 0; row < l.out.height; ++row)
-    sweep_all<L>(s, l.out.channels, x + row * l.stride_y * l.in.row() * L, w, l.kernel_y * l.run(), 0, bias,
+    sweep_all<L>(s, l.out.channels, x + l.window(row, 0) * L, w, l.kernel_y * l.run(), 0, bias,
                  y + l.out.at(row, 0) * L);
 }
 
@@ -37,10 +38,11 @@ struct Reach {
         skipped(first - (last - taps + 1)) {}
 };
 
-template <int L> void convolve_back(const Layer& l, const float* w, const float* d, float* dx, float* scratch) {
+template <int L>
+void convolve_back(const Layer& l, const float* w, const float* d, float* dx, bool add, float* scratch) {
   if (const Index r = l.winograd()) {
     const auto run = r == 2 ? winograd<L, 2> : winograd<L, 3>;
-    return run(l.out, l.in.top - r + 1, l.in.left - r + 1, d, w, nullptr, false, l.in, dx, scratch);
+    return run(l.out, l.top - r + 1, l.left - r + 1, d, w, nullptr, false, add, l.in, dx, scratch);
   }
   const Index inputs = l.in.channels, outputs = l.out.channels;
   for_phases(l, [&](Phase py, Phase px, Index packed) {
@@ -52,19 +54,20 @@ template <int L> void convolve_back(const Layer& l, const float* w, const float*
             .x_step = L,
             .w_row = px.taps() * outputs,
             .y_pixel = l.stride_x * inputs * L,
-            .y_step = L};
-    const Index depth = py.taps() * px.taps() * outputs, end = px.from(l.in.left + l.in.width);
-    for (Index qy = py.from(l.in.top); qy < py.from(l.in.top + l.in.height); ++qy) {
+            .y_step = L,
+            .add = add};
+    const Index depth = py.taps() * px.taps() * outputs, end = px.from(l.left + l.in.width);
+    for (Index qy = py.from(l.top); qy < py.from(l.top + l.in.height); ++qy) {
       const Reach y(qy, py.taps(), l.out.height);
       s.rows = y.count;
-      for (Index qx = px.from(l.in.left); qx < end; qx += s.pixels) {
+      for (Index qx = px.from(l.left); qx < end; qx += s.pixels) {
         const Reach x(qx, px.taps(), l.out.width);
         const bool inside = x.count > 0 && x.count == px.taps();  // away from the edges all pixels are alike
         s.run = x.count * outputs;
         s.pixels = inside ? std::min(end, l.out.width) - qx : 1;
         sweep_all<L>(s, inputs, d + l.out.at(y.first, x.first) * L, w + packed, depth,
                      (y.skipped * px.taps() + x.skipped) * outputs, nullptr,
-                     dx + l.in.at(py.at(qy) - l.in.top, px.at(qx) - l.in.left) * L);
+                     dx + l.in.at(py.at(qy) - l.top, px.at(qx) - l.left) * L);
       }
     }
   });
@@ -73,7 +76,8 @@ template <int L> void convolve_back(const Layer& l, const float* w, const float*
 // As many rows at a time as the second-level cache holds, since every tile of weights reads them again.
 template <int L> void convolve_weights(const Layer& l, const float* d, const float* x, float* g, float* scratch) {
   if (l.winograd())
-    return (l.winograd() == 2 ? winograd_weights<L, 2> : winograd_weights<L, 3>)(l.in, x, l.out, d, g, scratch);
+    return (l.winograd() == 2 ? winograd_weights<L, 2> : winograd_weights<L, 3>)(l.in, l.top, l.left, x, l.out, d, g,
+                                                                                 scratch);
   constexpr Index cache = 1 << 16;  // floats
   const Index per_row = (l.out.row() + l.stride_y * l.in.row()) * L, chunk = std::max<Index>(1, cache / per_row);
   const Index inputs = l.in.channels, area = l.kernel_y * l.kernel_x;
@@ -86,7 +90,7 @@ template <int L> void convolve_weights(const Layer& l, const float* d, const flo
   for (Index row = 0; row < l.out.height; row += chunk) {
     c.rows = std::min(chunk, l.out.height - row);
     for (Index ky = 0; ky < l.kernel_y; ++ky) {
-      const float *delta = d + l.out.at(row, 0) * L, *value = x + (row * l.stride_y + ky) * l.in.row() * L;
+      const float *delta = d + l.out.at(row, 0) * L, *value = x + (l.window(row, 0) + ky * l.in.row()) * L;
       for_tiles(l.run(), kTileColumns, [&](Index j0, Index columns) {
         Index place[kTileColumns];
         for (Index j = 0; j < columns; ++j) place[j] = l.weight_at(0, (j0 + j) % inputs, ky, (j0 + j) / inputs);
@@ -185,69 +189,6 @@ template <int L> void settle(const Layer& l, const float* y, float* d, float* sc
     fold<1>(&total);
     g[l.bias + c] += total[0];
   }
-}
-
-// `choice` remembers which element of the window was the largest, the first among equals; -1: ReLU cut it off.
-// A ReLU of its own is a window of one.
-template <int L> void maximum(const Layer& l, const float* x, float* y, std::int32_t* choice) {
-  using Floats = typename Lanes<L>::Floats;
-  using Ints = typename Lanes<L>::Ints;
-  const Index count = l.out.channels * L;
-  for (Index row = 0; row < l.out.height; ++row)
-    for (Index column = 0; column < l.out.width; ++column) {
-      const float* window = x + l.in.at(row * l.stride_y, column * l.stride_x) * L;
-      const Index at = l.out.at(row, column) * L;
-      for (Index i = 0; i < count; i += Lanes<L>::width) {
-        Floats best = load<Floats>(window + i);
-        Ints which = {};
-        for (Index ky = 0; ky < l.kernel_y; ++ky)
-          for (Index kx = 0; kx < l.kernel_x; ++kx) {
-            const Floats v = load<Floats>(window + (ky * l.in.row() + kx * l.in.channels) * L + i);
-            const Ints better = (v > best) | (v != v);  // NaN wins
-            best = better ? v : best;
-            which = better ? Ints{} + static_cast<std::int32_t>(ky * l.kernel_x + kx) : which;
-          }
-        if (l.relu) {
-          const Ints cut = best <= Floats{};
-          best = cut ? Floats{} : best;
-          which = cut ? Ints{} - 1 : which;
-        }
-        store(y + at + i, best);
-        if (choice) store(choice + (row * l.out.width + column) * count + i, which);
-      }
-    }
-}
-
-template <int L> void maximum_back(const Layer& l, const std::int32_t* choice, const float* d, float* dx) {
-  using Floats = typename Lanes<L>::Floats;
-  using Ints = typename Lanes<L>::Ints;
-  const bool overlap = l.stride_y < l.kernel_y || l.stride_x < l.kernel_x;
-  if (overlap) std::memset(dx, 0, l.in.size() * L * sizeof(float));
-  const Index count = l.out.channels * L;
-  for (Index row = 0; row < l.out.height; ++row)
-    for (Index column = 0; column < l.out.width; ++column) {
-      float* window = dx + l.in.at(row * l.stride_y, column * l.stride_x) * L;
-      for (Index i = 0; i < count; i += Lanes<L>::width) {
-        const Floats delta = load<Floats>(d + l.out.at(row, column) * L + i);
-        const Ints which = load<Ints>(choice + (row * l.out.width + column) * count + i);
-        for (Index ky = 0; ky < l.kernel_y; ++ky)
-          for (Index kx = 0; kx < l.kernel_x; ++kx) {
-            float* to = window + (ky * l.in.row() + kx * l.in.channels) * L + i;
-            const Floats v = which == Ints{} + static_cast<std::int32_t>(ky * l.kernel_x + kx) ? delta : Floats{};
-            store(to, overlap ? v + load<Floats>(to) : v);
-          }
-      }
-    }
-}
-
-// From pixel-major here to PyTorch's channel-major order, or back: whole vectors move.
-template <int L> void flatten(const Map& image, const float* from, float* to, bool back) {
-  for (Index y = 0; y < image.height; ++y)
-    for (Index x = 0; x < image.width; ++x)
-      for (Index c = 0; c < image.channels; ++c) {
-        const Index pixel = (image.at(y, x) + c) * L, flat = ((c * image.height + y) * image.width + x) * L;
-        std::memcpy(to + (back ? pixel : flat), from + (back ? flat : pixel), L * sizeof(float));
-      }
 }
 
 }  // namespace

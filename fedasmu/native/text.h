@@ -11,24 +11,33 @@
 
 namespace {
 
+// fedasmu/native/library.py has the same fields in the same order.
 struct Window {
   Index width, filters, weight, bias;  // offsets in the model's vector; bias < 0: none
-  bool relu;
+  Index relu;
   Index groups() const { return (filters + kWidth - 1) / kWidth; }  // of as many filters as a register holds
+};
+
+struct TextDescription {
+  Index length, vocabulary, depth;
+  Index vectors;  // the offset of the words' vectors in the model's
+  Index padding;  // the word whose vector does not learn, -1: all do
+  Index count;
+  const Window* windows;
 };
 
 class Text {
  public:
-  // `vectors` is the offset of the words' vectors in the model's, `padding` the word whose vector does not learn.
-  Text(Index length, Index vocabulary, Index depth, Index vectors, Index padding, std::vector<Window> windows)
-      : length_(length), depth_(depth), vectors_(vectors), padding_(padding), windows_(std::move(windows)),
-        slots_(vocabulary, -1), places_(kTexts * length), chunk_(kChunk * depth) {
+  explicit Text(const TextDescription& t)
+      : length_(t.length), depth_(t.depth), vectors_(t.vectors), padding_(t.padding),
+        windows_(t.windows, t.windows + t.count), slots_(t.vocabulary, -1), places_(kTexts * t.length),
+        chunk_(kChunk * t.depth) {
     for (const Window& w : windows_) {
       features_ += w.filters;
-      packed_.emplace_back(w.groups() * w.width * depth * kWidth);
-      terms_.emplace_back(w.groups() * w.width * vocabulary * kWidth);
-      turned_.emplace_back(w.filters * w.width * depth);
-      gradients_.emplace_back(w.filters * w.width * depth);
+      packed_.emplace_back(w.groups() * w.width * t.depth * kWidth);
+      terms_.emplace_back(w.groups() * w.width * t.vocabulary * kWidth);
+      turned_.emplace_back(w.filters * w.width * t.depth);
+      gradients_.emplace_back(w.filters * w.width * t.depth);
     }
     answers_.resize(features_ * kTexts);
     choices_.resize(features_ * kTexts);

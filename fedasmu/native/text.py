@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedasmu.native.chain import Unsupported
+from fedasmu.native.graph import Unsupported
 
 MOST_TERMS = 2**26  # the engine keeps a number for each word, filter and place in its window: 256 MB
 
@@ -44,11 +44,6 @@ class Text:
         """How many there are, or None if the windows have not come to their strongest answers yet."""
         done = self.windows and all(window.strongest for window in self.windows)
         return sum(window.filters for window in self.windows) if done else None
-
-    def numbers(self) -> list[int]:
-        """The text as engine.cpp reads it."""
-        head = [self.length, self.vocabulary, self.depth, self.vectors, self.padding, len(self.windows)]
-        return head + [number for w in self.windows for number in (w.width, w.filters, w.weight, w.bias, w.relu)]
 
 
 def embedded(module: nn.Embedding, shape: tuple[int, ...], offsets: Mapping[int, int]) -> Text:

@@ -114,8 +114,8 @@ inline void lift(const Map& map, const float* x, Index row, Index column, const 
 
 // The outputs of one tile at (row, column), as far as they are inside of the image.
 template <int L, int R>
-inline void lower(const float* from, Index plane, const float* bias, bool relu, const Map& out, Index row, Index column,
-                  float* y) {
+inline void lower(const float* from, Index plane, const float* bias, bool relu, bool add, const Map& out, Index row,
+                  Index column, float* y) {
   using Floats = typename Lanes<L>::Floats;
   constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   for (Index o = 0; o < out.channels * L; o += Lanes<L>::width) {
@@ -127,8 +127,10 @@ inline void lower(const float* from, Index plane, const float* bias, bool relu, 
     for (int q = 0; q < M * M; ++q) {
       if (row + q / M >= out.height || column + q % M >= out.width) continue;
       Floats result = results[q / M][q % M] + (bias ? bias[o / L] : 0.0f);
+      float* to = y + out.at(row + q / M, column + q % M) * L + o;
+      if (add) result += load<Floats>(to);
       if (relu) result = Floats{} > result ? Floats{} : result;
-      store(y + out.at(row + q / M, column + q % M) * L + o, result);
+      store(to, result);
     }
   }
 }
@@ -143,7 +145,7 @@ template <int M, class Body> void for_strips(const Map& out, Body body) {
 // y = the convolution of x, whose pixel (top, left) meets the first tap of the first output; 0 outside of x.
 template <int L, int R>
 void winograd(const Map& in, Index top, Index left, const float* x, const float* w, const float* bias, bool relu,
-              const Map& out, float* y, float* scratch) {
+              bool add, const Map& out, float* y, float* scratch) {
   using Floats = typename Lanes<L>::Floats;
   constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   const Index inputs = in.channels, outputs = out.channels;
@@ -167,14 +169,15 @@ void winograd(const Map& in, Index top, Index left, const float* x, const float*
     for (Index p = 0; p < N * N; ++p)
       sweep_all<L>(s, outputs, v + p * v_plane, w + p * inputs * outputs, inputs, 0, nullptr, m + p * m_plane);
     for (Index t = 0; t < tiles; ++t)
-      lower<L, R>(m + t * outputs * L, m_plane, bias, relu, out, row, column + M * t, y);
+      lower<L, R>(m + t * outputs * L, m_plane, bias, relu, add, out, row, column + M * t, y);
   });
 }
 
 // Adds to the gradient of the weights, [o][c][ky][kx]. The sum runs over tiles and samples, so here the channels take
 // the samples' place as the vector: both operands are transposed.
 template <int L, int R>
-void winograd_weights(const Map& in, const float* x, const Map& out, const float* d, float* g, float* scratch) {
+void winograd_weights(const Map& in, Index top, Index left, const float* x, const Map& out, const float* d, float* g,
+                      float* scratch) {
   using Floats = typename Lanes<L>::Floats;
   constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
   const Index inputs = in.channels, outputs = out.channels, padded = (inputs + L - 1) / L * L;
@@ -196,7 +199,7 @@ void winograd_weights(const Map& in, const float* x, const Map& out, const float
           .add = true};
   for_strips<M>(out, [&](Index row, Index column, Index tiles) {
     for (Index t = 0; t < tiles; ++t) {
-      lift<L, N, N>(in, x, row - in.top, column + M * t - in.left, zeros, v_plane, v + t * inputs * L,
+      lift<L, N, N>(in, x, row - top, column + M * t - left, zeros, v_plane, v + t * inputs * L,
                     [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
       lift<L, M, N>(out, d, row, column + M * t, zeros, m_plane, m + t * outputs * L,
                     [](const Floats* a, Floats* b) { Winograd<R>::delta(a, b); });

@@ -24,9 +24,10 @@ class Backlog:
         self._jobs[ticket] = job
         heappush(self._order, (needed, ticket))
 
-    def next(self) -> tuple[int, Job]:
-        _, ticket = heappop(self._order)
-        return ticket, self._jobs.pop(ticket)
+    def next(self) -> tuple[float, int, Job]:
+        """When it is needed, its ticket and the computation."""
+        needed, ticket = heappop(self._order)
+        return needed, ticket, self._jobs.pop(ticket)
 
     def promote(self, ticket: int) -> None:
         """What is waited for goes first, whenever it was thought to be needed."""

@@ -61,6 +61,7 @@ class Site:
     vector_bytes: int  # of one model
     stopping: Callable[[], bool] = lambda: False
     say: Callable[[str], None] = lambda message: None
+    computes_here: bool = True  # not where computing would take an accelerator from the workers
 
 
 Factory = Callable[[Site], Pool]

@@ -1,36 +1,30 @@
-"""Messages between our own processes: pickled, with their tensors beside them in shared memory."""
+"""Messages between our own processes: pickled, but for the tensors that lie in shared memory; their place is sent."""
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
+from fedasmu.pools.arena import Place
 
-def pack(message: Any, lane: Tensor) -> bytes:
-    """Tensors go to the shared lane while there is room; their place is sent."""
-    used = 0
 
+def pack(message: Any, place: Callable[[Tensor], Place | None]) -> bytes:
     class Pickler(pickle.Pickler):
         def persistent_id(self, item: Any) -> Any:
-            nonlocal used
-            if not isinstance(item, Tensor) or used + item.nbytes > len(lane) or not item.nbytes:
-                return None
-            start, used = used, used + -(-item.nbytes // 64) * 64
-            lane[start : start + item.nbytes].view(item.dtype).view(item.shape).copy_(item)
-            return start, item.nbytes, item.dtype, item.shape
+            return place(item) if isinstance(item, Tensor) else None
 
     buffer = io.BytesIO()
     Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(message)
     return buffer.getvalue()
 
 
-def unpack(message: bytes, lane: Tensor) -> Any:
+def unpack(message: bytes, find: Callable[[Place], Tensor]) -> Any:
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, place: Any) -> Tensor:
-            start, size, dtype, shape = place
-            return lane[start : start + size].view(dtype).view(shape).clone()
+            return find(place)
 
     return Unpickler(io.BytesIO(message)).load()

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from multiprocessing.connection import wait
+from selectors import EVENT_READ, DefaultSelector
 
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.pools import contract
+from fedasmu.pools.arena import Arena
 from fedasmu.pools.backlog import FIRST, Backlog
 from fedasmu.pools.contract import Answer, Job, Site
+from fedasmu.pools.costs import Costs
+from fedasmu.pools.inline import Inline
 from fedasmu.pools.worker import Died, Worker
 
 
 class Processes:
-    """Worker processes, forked so that they share the data set's memory; models travel through shared memory too."""
+    """Worker processes, forked so that they share the data set's memory; models travel through shared memory too.
+
+    A computation that takes less than handing it over is done in this process. Its ticket is negative.
+    """
 
     def __init__(self, site: Site, workers: int) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
@@ -22,21 +28,29 @@ class Processes:
                 f"workers = {workers}: worker processes need an operating system with fork; use --workers inline"
             )
         self._site = site
+        self._here, self._costs = Inline(site.perform, site.stopping), Costs()
         self._backlog = Backlog()
         self._done: dict[int, Answer | DeviceError] = {}
         self._unwanted: set[int] = set()
         self._repeated: set[int] = set()  # tickets whose worker has died once
         self._tickets = 0
-        self._workers = [self._worker() for _ in range(workers)]
-        self._idle = list(self._workers)
+        self._arena = Arena(site.vector_bytes)
+        self._selector = DefaultSelector()
+        self._workers: list[Worker] = []
+        for _ in range(workers):
+            self._hire()
 
     def submit(self, job: Job, needed: float) -> int:
+        if self._site.computes_here and self._costs.cheaper_here(job.command):
+            return -self._here.submit(job, needed)
         self._tickets += 1
         self._backlog.add(self._tickets, job, needed)
         self._collect(0.0)
         return self._tickets
 
     def result(self, ticket: int) -> Answer:
+        if ticket < 0:
+            return self._here.result(-ticket)
         self._backlog.promote(ticket)
         began = warned = time.monotonic()
         while ticket not in self._done:
@@ -52,48 +66,65 @@ class Processes:
         return answer
 
     def ready(self, ticket: int) -> bool:
+        if ticket < 0:
+            return True
         self._collect(0.0)
         return ticket in self._done
 
     def cancel(self, ticket: int) -> None:
-        if not self._backlog.remove(ticket) and self._done.pop(ticket, None) is None:
+        if ticket < 0:
+            self._here.cancel(-ticket)
+        elif not self._backlog.remove(ticket) and self._done.pop(ticket, None) is None:
             self._unwanted.add(ticket)
 
     def close(self) -> None:
+        self._here.close()
         for worker in self._workers:
             worker.stop()
+        self._selector.close()
 
     def _find(self, ticket: int) -> Job | None:
-        return next((worker.job for worker in self._workers if worker.ticket == ticket), self._backlog.get(ticket))
+        given = (given for worker in self._workers for given in worker.given)
+        return next((one.job for one in given if one.ticket == ticket), self._backlog.get(ticket))
 
     def _collect(self, timeout: float) -> None:
-        """Give work to idle workers, take results from those that are done, and give them more."""
+        """Give work to workers that have none, take results from those that are done, and give them more."""
         self._feed()
-        for ready in wait([worker.connection for worker in self._workers if worker.job], timeout):
-            worker = next(worker for worker in self._workers if worker.connection is ready)
-            ticket, job = worker.ticket, worker.job
-            assert job is not None
-            try:
-                answer = worker.take()
-            except Died:
-                self._mourn(worker, ticket, job)
-            else:
-                self._idle.append(worker)
-                self._keep(ticket, answer)
+        for key, _ in self._selector.select(timeout):
+            self._hear(key.data)
         self._feed()
 
+    def _hear(self, worker: Worker) -> None:
+        began = time.thread_time()
+        try:
+            ticket, job, answer, seconds = worker.take()
+        except Died:
+            self._mourn(worker)
+            return
+        self._keep(ticket, answer)
+        self._costs.computed(type(job.command), seconds)
+        self._costs.handed(time.thread_time() - began)
+
     def _feed(self) -> None:
-        while self._idle and self._backlog:
-            ticket, job = self._backlog.next()
-            worker = self._idle.pop()
+        while self._backlog and (worker := self._vacant()) is not None:
+            began = time.thread_time()
+            needed, ticket, job = self._backlog.next()
             try:
-                worker.give(ticket, job)
+                if not worker.give(ticket, job):
+                    self._backlog.add(ticket, job, needed)
+                    return
             except DeviceError as error:
-                self._idle.append(worker)
                 self._keep(ticket, error)
-            except Died:  # while it was idle: not for anything that this job does
-                self._replace(worker)
-                self._backlog.add(ticket, job, FIRST)
+            except Died:  # nothing that this job did
+                self._backlog.add(ticket, job, needed)
+                self._mourn(worker)
+            self._costs.handed(time.thread_time() - began)
+
+    def _vacant(self) -> Worker | None:
+        """One that has nothing to do; or one that would have nothing next, while there is enough for everybody."""
+        worker = min(self._workers, key=lambda worker: len(worker.given))
+        ahead = len(self._backlog) > len(self._workers)
+        return worker if len(worker.given) <= ahead else None
 
     def _keep(self, ticket: int, answer: Answer | DeviceError) -> None:
         self._repeated.discard(ticket)
@@ -102,25 +133,24 @@ class Processes:
         else:
             self._done[ticket] = answer
 
-    def _mourn(self, worker: Worker, ticket: int, job: Job) -> None:
+    def _mourn(self, worker: Worker) -> None:
         """A computation is a function of its job: what a dead worker had is done again, once, to the same bits."""
-        code = self._replace(worker)
-        died = f"worker process died (exit code {code}); -9 usually means that memory ran out"
-        if ticket in self._repeated or ticket in self._unwanted:
-            self._keep(ticket, job.failure(f"its {died}, for the second time"))
-            return
-        self._repeated.add(ticket)
-        self._backlog.add(ticket, job, FIRST)
-        self._site.say(f"a {died}. What it did for {job.name} is done again")
-
-    def _replace(self, worker: Worker) -> int | None:
-        """Another worker in the place of a dead one, whose exit code is returned."""
+        self._selector.unregister(worker.connection)
         worker.process.join(1.0)  # what ends by itself keeps its exit code
         worker.stop()
         self._workers.remove(worker)
-        self._workers.append(another := self._worker())
-        self._idle.append(another)
-        return worker.process.exitcode
+        self._hire()
+        died = f"worker process died (exit code {worker.process.exitcode}); -9 usually means that memory ran out"
+        for place, (ticket, job, _) in enumerate(worker.given):
+            at_work = place == 0  # the next was only waiting
+            if ticket in self._unwanted or (at_work and ticket in self._repeated):
+                self._keep(ticket, job.failure(f"its {died}, for the second time"))
+                continue
+            self._backlog.add(ticket, job, FIRST)
+            if at_work:
+                self._repeated.add(ticket)
+                self._site.say(f"a {died}. What it did for {job.name} is done again")
 
-    def _worker(self) -> Worker:
-        return Worker(self._site.perform, lane_bytes=4 * self._site.vector_bytes + (1 << 12))
+    def _hire(self) -> None:
+        self._workers.append(worker := Worker(self._site.perform, self._arena))
+        self._selector.register(worker.connection, EVENT_READ, worker)

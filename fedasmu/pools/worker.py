@@ -3,74 +3,120 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+import time
 import traceback
+from collections import deque
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedasmu.errors import DeviceError
+from fedasmu.pools.arena import Arena, Place
 from fedasmu.pools.contract import Answer, Job, Perform
 from fedasmu.pools.lane import pack, unpack
+from fedasmu.protocol import Probe, Train
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-
-
-class Worker:
-    """A forked process and the shared memory through which its tensors travel."""
-
-    def __init__(self, perform: Perform, lane_bytes: int) -> None:
-        context = multiprocessing.get_context("fork")
-        self.lane = torch.frombuffer(mmap.mmap(-1, lane_bytes), dtype=torch.uint8)
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(perform, theirs, self.lane, os.getpid()), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.ticket, self.job = -1, None  # type: int, Job | None
-
-    def give(self, ticket: int, job: Job) -> None:
-        """Raises `Died` if there is nobody to give it to any more."""
-        try:
-            message = pack((job.command, job.device, job.seed), self.lane)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise job.failure(
-                f"it cannot be sent to a worker process: {error}; use --workers inline, or in the command only what "
-                "can be pickled, such as classes and functions at the top of a module"
-            ) from None
-        try:
-            self.connection.send_bytes(message)
-        except OSError:
-            raise Died from None
-        self.ticket, self.job = ticket, job
-
-    def take(self) -> Answer | DeviceError:
-        """The answer to what it was given. Raises `Died` if there will be none."""
-        assert self.job is not None
-        try:
-            answer = unpack(self.connection.recv_bytes(), self.lane)
-        except (EOFError, OSError):
-            raise Died from None
-        job, self.job = self.job, None
-        return job.failure(answer) if isinstance(answer, str) else answer
-
-    def stop(self) -> None:
-        self.connection.close()
-        self.process.kill()  # a worker has nothing to lose
-        self.process.join()
+LIGHT = 1 << 15  # bytes of a message that a pipe takes at once, whether or not the other side is reading
 
 
 class Died(Exception):
     """The worker process is no more."""
 
 
-def _serve(perform: Perform, connection: Connection, lane: Tensor, parent: int) -> None:
+class Given(NamedTuple):
+    """What a worker has been asked, and where in the arena it may write its answer."""
+
+    ticket: int
+    job: Job
+    slot: int | None
+
+
+class Answered(NamedTuple):
+    ticket: int
+    job: Job
+    answer: Answer | DeviceError
+    seconds: float  # of the processor
+
+
+class Worker:
+    """A forked process. Vectors travel through the arena, everything else through a pipe."""
+
+    def __init__(self, perform: Perform, arena: Arena) -> None:
+        context = multiprocessing.get_context("fork")
+        self.arena = arena
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(perform, theirs, arena, os.getpid()), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.given: deque[Given] = deque()
+
+    def give(self, ticket: int, job: Job) -> bool:
+        """Whether it was given: a large message waits until the worker has nothing else to do. Raises `Died`."""
+        slot = self.arena.take() if _wants_slot(job) else None
+        try:
+            message = pack((job.command, job.device, job.seed, slot), self.arena.place)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._return(slot)
+            raise job.failure(
+                f"it cannot be sent to a worker process: {error}; use --workers inline, or in the command only what "
+                "can be pickled, such as classes and functions at the top of a module"
+            ) from None
+        if self.given and len(message) > LIGHT:
+            self._return(slot)
+            return False
+        try:
+            self.connection.send_bytes(message)
+        except OSError:
+            self._return(slot)
+            raise Died from None
+        self.given.append(Given(ticket, job, slot))
+        return True
+
+    def take(self) -> Answered:
+        """The answer to what it was given first. Raises `Died` if there will be none."""
+        try:
+            message = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            raise Died from None
+        ticket, job, slot = self.given.popleft()
+        adopted: list[Place] = []
+
+        def adopt(place: Place) -> Tensor:
+            adopted.append(place)
+            return self.arena.adopt(place)
+
+        answer, seconds = unpack(message, adopt)
+        if not adopted:
+            self._return(slot)
+        return Answered(ticket, job, job.failure(answer) if isinstance(answer, str) else answer, seconds)
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.process.kill()  # a worker has nothing to lose
+        self.process.join()
+        for given in self.given:
+            self._return(given.slot)
+
+    def _return(self, slot: int | None) -> None:
+        if slot is not None:
+            self.arena.release(slot)
+
+
+def _wants_slot(job: Job) -> bool:
+    """Whether the answer has a vector, and one that is worth it."""
+    command = job.command
+    return isinstance(command, Train) or (isinstance(command, Probe) and command.gradient)
+
+
+def _serve(perform: Perform, connection: Connection, arena: Arena, parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they reach the whole group; the parent decides what happens
     _end_with_parent()
@@ -80,14 +126,20 @@ def _serve(perform: Perform, connection: Connection, lane: Tensor, parent: int) 
             if os.getppid() != parent:  # the parent was killed, and could not say so
                 return
         try:
-            command, device, seed = unpack(connection.recv_bytes(), lane)
+            command, device, seed, slot = unpack(connection.recv_bytes(), arena.view)
         except EOFError:
             return
+        began = time.thread_time()
         try:
-            reply: Any = perform(command, device, seed)
+            answer: Any = perform(command, device, seed)
         except BaseException:  # a model may also raise SystemExit
-            reply = traceback.format_exc()
-        connection.send_bytes(pack(reply, lane))
+            answer = traceback.format_exc()
+        slots = [] if slot is None else [slot]
+
+        def place(tensor: Tensor, slots: list[int] = slots) -> Place | None:
+            return arena.write(tensor, slots.pop()) if slots and arena.takes(tensor) else None
+
+        connection.send_bytes(pack((answer, time.thread_time() - began), place))
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,147 @@
+"""Whether worker processes are always fed, and what large vectors cost.
+
+    python benchmarks/workers.py [--json]
+
+busy_*: the share of the workers' time that they spend computing, from the first computation to the last. LeNet-5,
+FedASMU, 100 devices of 600 images, evaluations included. The rest is waiting for the process that simulates.
+tiny_shards: the time of a run with two workers over one with all in this process, 2,000 devices of 6 images each.
+vgg_down, vgg_up: model-sized copies between processes for one task of FedASMU, in each direction.
+vgg_receive_ms: what an upload of VGG-11 costs the server, in milliseconds (median).
+On a machine that others use too, the shares are too low and the times too high.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedasmu import Experiment, FederatedData
+from fedasmu.pools import Pool, Processes, Site
+from fedasmu.pools.arena import Arena
+from fedasmu.server import Server
+
+
+def images(devices: int, each: int, shape: tuple[int, ...], tests: int) -> FederatedData:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(count, *shape, generator=generator), torch.randint(0, 10, (count,), generator=generator)
+
+    shards = list(torch.arange(devices * each).view(devices, each))
+    return FederatedData.of(drawn(devices * each), drawn(tests), shards, classes=10)
+
+
+def settings(model: str, devices: int, epochs: int, uploads: int, every: int, **own: Any) -> dict[str, Any]:
+    return {
+        "model": model,
+        "fleet": {"devices": devices},
+        "local": {"epochs": epochs, "batch": 32, "lr": 0.01},
+        "algorithm": {"name": "fedasmu"},
+        "evaluate": {"every": every},
+        "stop": {"uploads": uploads},
+        **own,
+    }
+
+
+def timed_run(table: dict[str, Any], data: FederatedData, workers: Any) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        Experiment(table, data=data).run(Path(folder) / "run", workers=workers)
+        return time.perf_counter() - began
+
+
+class Stopwatch:
+    """Makes a pool whose computations are timed, in whichever process they run."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.computing = multiprocessing.Value("d", 0.0)
+        self.first = multiprocessing.Value("d", 0.0)
+        self.last = multiprocessing.Value("d", 0.0)
+
+    def __call__(self, site: Site) -> Pool:
+        def perform(command: Any, device: int, seed: int) -> Any:
+            began = time.monotonic()
+            answer = site.perform(command, device, seed)
+            ended = time.monotonic()
+            with self.computing.get_lock():
+                self.first.value = self.first.value or began
+                self.computing.value += ended - began
+                self.last.value = ended
+            return answer
+
+        return Processes(replace(site, perform=perform), self.workers)
+
+    @property
+    def share(self) -> float:
+        return self.computing.value / (self.workers * (self.last.value - self.first.value))
+
+
+def busy(workers: int, uploads: int) -> float:
+    watch = Stopwatch(workers)
+    timed_run(settings("lenet5", 100, 5, uploads, 10), images(100, 600, (1, 28, 28), 10_000), watch)
+    return watch.share
+
+
+def tiny_shards(uploads: int) -> float:
+    data, table = images(2000, 6, (1, 28, 28), 100), settings("lenet5", 2000, 1, uploads, 500)
+    inline, two = (statistics.median(timed_run(table, data, who) for _ in range(3)) for who in ("inline", 2))
+    return two / inline
+
+
+def large_vectors(uploads: int) -> dict[str, float]:
+    """VGG-11 with few images: it is the vectors that count."""
+    copied, adopted, received = [], [], []
+    write, adopt, receive = Arena.write, Arena.adopt, Server.receive
+
+    def timed(self: Server, *arguments: Any) -> Any:
+        began = time.perf_counter()
+        decision = receive(self, *arguments)
+        received.append(1000 * (time.perf_counter() - began))
+        return decision
+
+    Arena.write = lambda self, *rest: (copied.append(1), write(self, *rest))[1]  # type: ignore[method-assign]
+    Arena.adopt = lambda self, *rest: (adopted.append(1), adopt(self, *rest))[1]  # type: ignore[method-assign]
+    Server.receive = timed  # type: ignore[method-assign]
+    try:
+        timed_run(settings("vgg11", 20, 1, uploads, uploads), images(20, 64, (3, 32, 32), 10), 2)
+    finally:
+        Arena.write, Arena.adopt, Server.receive = write, adopt, receive  # type: ignore[method-assign]
+    tasks = len(received)
+    return {
+        "vgg_down": len(copied) / tasks,
+        "vgg_up": len(adopted) / tasks,
+        "vgg_receive_ms": statistics.median(received[tasks // 3 :]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--budget", type=float, default=1.0, metavar="FACTOR", help="so many times the usual work")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    uploads = round(200 * arguments.budget)
+    figures = {
+        "busy_one_worker": busy(1, uploads // 2),
+        "busy_two_workers": busy(2, uploads),
+        "tiny_shards": tiny_shards(10 * uploads),
+        **large_vectors(max(uploads // 5, 20)),
+    }
+    for name, figure in figures.items():
+        print(f"{name:18} {figure:.3f}")
+    if arguments.json:
+        print(json.dumps({name: round(figure, 4) for name, figure in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()
