@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from fedasmu import Experiment, FederatedData
-from fedasmu.pools import Pool, Processes, Site
+from fedasmu.pools import Pool, Site, processes
 from fedasmu.pools.arena import Arena
 from fedasmu.server import Server
 
@@ -79,7 +79,7 @@ class Stopwatch:
                 self.last.value = ended
             return answer
 
-        return Processes(replace(site, perform=perform), self.workers)
+        return processes(replace(site, perform=perform), self.workers)
 
     @property
     def share(self) -> float:

@@ -174,7 +174,7 @@ def test_unknown_names_of_the_package() -> None:
 
 def test_the_number_of_workers_is_checked(tmp_path: Path) -> None:
     for workers in (0, -1, "two"):
-        with pytest.raises(UserError, match="1 or more, or inline"):
+        with pytest.raises(UserError, match="1 or more, inline, or ray"):
             Experiment(settings()).run(tmp_path / "run", workers=workers)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 

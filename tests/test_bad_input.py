@@ -140,9 +140,9 @@ def test_all_mistakes_are_listed_at_once(fail: Fail) -> None:
 
 
 ARGUMENTS = {
-    "no workers": (["--workers", "0"], ["--workers 0", "1 or more, or inline"]),
-    "workers in words": (["--workers", "abc"], ["--workers abc", "1 or more, or inline"]),
-    "negative workers": (["--workers", "-2"], ["--workers -2", "1 or more, or inline"]),
+    "no workers": (["--workers", "0"], ["--workers 0", "1 or more, inline, ray"]),
+    "workers in words": (["--workers", "abc"], ["--workers abc", "1 or more, inline, ray"]),
+    "negative workers": (["--workers", "-2"], ["--workers -2", "1 or more, inline, ray"]),
     "--set without a value": (["--set", "local.lr"], ["--set local.lr", "section.key=value"]),
     "--set without a key": (["--set", "=3"], ["--set =3", "section.key=value"]),
     "negative --seed": (["--seed", "-3"], ["seed = -3", "greater than or equal to 0"]),

@@ -22,7 +22,10 @@ from torch import Tensor, nn
 
 from fedasmu import Experiment, checkpoint, failure, pools
 from fedasmu.errors import DeviceError, Interrupted, UserError
-from fedasmu.pools import Inline, Job, Pool, Processes, Site, timing_only
+from fedasmu.pools import Inline, Job, Pool, Site, timing_only
+from fedasmu.pools.crew import Crew
+from fedasmu.pools.forked import Forked
+from fedasmu.pools.worker import Worker
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained
 from fedasmu.training import Trainer, native_network
 from fedasmu.vector import Layout
@@ -52,21 +55,26 @@ def job(device: int = 0, vector: Tensor | None = None, **changes: Any) -> Job:
     return Job(Train(start, range(3), 0.1, **changes), device, task=device, seed=device + 100)
 
 
-MakePool = Callable[..., Processes]
+MakePool = Callable[..., Crew]
 
 
 @pytest.fixture
 def processes() -> Iterator[MakePool]:
-    made: list[Processes] = []
+    made: list[Crew] = []
 
-    def make(workers: int = 2, vector_bytes: int = 16, **options: Any) -> Processes:
+    def make(workers: int = 2, vector_bytes: int = 16, **options: Any) -> Crew:
         options = {"computes_here": False, **options}
-        made.append(Processes(Site(perform, vector_bytes, **options), workers))
+        made.append(pools.processes(Site(perform, vector_bytes, **options), workers))
         return made[-1]
 
     yield make
     for pool in made:
         pool.close()
+
+
+def team(pool: Crew) -> list[Worker]:
+    assert isinstance(pool.workers, Forked)
+    return pool.workers.team
 
 
 def test_the_same_answers_inline_and_in_processes() -> None:
@@ -80,9 +88,9 @@ def test_the_same_answers_inline_and_in_processes() -> None:
         Probe(start, 1, gradient=True),
         Evaluate(start),
     ]
-    pools: list[Pool] = [Inline(trainer.perform), Processes(Site(trainer.perform, layout.bytes), 2)]
+    both: list[Pool] = [Inline(trainer.perform), pools.processes(Site(trainer.perform, layout.bytes), 2)]
     answers = []
-    for pool in pools:
+    for pool in both:
         tickets = [pool.submit(Job(command, 3, 0, 77), 0.0) for command in commands]
         answers.append([pool.result(ticket) for ticket in reversed(tickets)])
         pool.close()
@@ -122,7 +130,7 @@ def test_a_run_takes_a_pool_of_ones_own(run: Run) -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, "many", 1.5, None])
 def test_workers_that_nobody_can_make_are_refused(workers: Any, run: Run) -> None:
-    with pytest.raises(UserError, match=r"workers = .*: must be 1 or more, or inline"):
+    with pytest.raises(UserError, match=r"workers = .*: must be 1 or more, inline, or ray"):
         run(workers)
 
 
@@ -136,7 +144,10 @@ def test_models_travel_through_shared_memory_and_back(processes: MakePool) -> No
         assert torch.equal(answer.vector, model * 2 + (device + 100))
     again = pool.result(pool.submit(job(1, vector=answers[0].vector[:5000]), 0.0))
     assert torch.equal(again.vector, answers[0].vector[:5000] * 2 + 101)
-    assert pool._arena._slots <= len(tickets) + 6  # the model, the answers, and what the workers were given ahead
+    assert isinstance(pool.workers, Forked)
+    assert (
+        pool.workers.arena._slots <= len(tickets) + 6
+    )  # the model, the answers, and what the workers were given ahead
 
 
 def test_models_larger_than_the_shared_lane_still_travel(processes: MakePool) -> None:
@@ -184,9 +195,9 @@ def test_a_worker_has_its_next_computation_before_it_has_ended_the_last(processe
     pool = processes(2)
     for number in range(7):
         pool.submit(job(50), float(number))
-    assert [len(worker.given) for worker in pool._workers] == [2, 2]
+    assert [len(worker.given) for worker in team(pool)] == [2, 2]
     assert len(pool._backlog) == 3
-    for worker in list(pool._workers):
+    for worker in list(team(pool)):
         os.kill(worker.process.pid or 0, signal.SIGKILL)
     assert isinstance(pool.result(7), Trained)
 
@@ -275,7 +286,7 @@ def test_what_a_dead_worker_had_is_done_again_and_the_user_is_told(processes: Ma
 
 def test_a_worker_killed_while_idle_is_replaced(processes: MakePool) -> None:
     pool = processes(1)
-    process = pool._workers[0].process
+    process = team(pool)[0].process
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
     assert isinstance(pool.result(pool.submit(job(4), 0.0)), Trained)
@@ -287,7 +298,7 @@ def test_a_signal_to_the_group_does_not_end_a_worker(number: signal.Signals, pro
     pool = processes(1, say=said.append)
     pool.result(pool.submit(job(4), 0.0))  # it is at work, so it has said what it listens to
     ticket = pool.submit(job(50), 0.0)
-    os.kill(pool._workers[0].process.pid or 0, number)
+    os.kill(team(pool)[0].process.pid or 0, number)
     assert isinstance(pool.result(ticket), Trained)
     assert said == []
 
@@ -312,15 +323,15 @@ def test_workers_go_with_a_parent_that_is_killed() -> None:
     """Also in the middle of a long computation."""
     code = """
 import sys, time
-from fedasmu.pools import Job, Processes, Site
+from fedasmu.pools import Job, Site, processes
 from fedasmu.protocol import Evaluate
 import torch
 
-pool = Processes(Site(lambda command, device, seed: time.sleep(device), 16), 2)
+pool = processes(Site(lambda command, device, seed: time.sleep(device), 16), 2)
 pool.result(pool.submit(Job(Evaluate(torch.zeros(1)), 0, 0, 0), 0.0))
 for _ in range(2):
     pool.submit(Job(Evaluate(torch.zeros(1)), 60, 0, 0), 0.0)
-print(*(worker.process.pid for worker in pool._workers), flush=True)
+print(*(worker.process.pid for worker in pool.workers.team), flush=True)
 time.sleep(60)
 """
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -369,10 +380,10 @@ def test_long_waits_are_explained(processes: MakePool, monkeypatch: pytest.Monke
 
 
 def test_closing_leaves_no_process_behind() -> None:
-    pool = Processes(Site(perform, 16), 2)
+    pool = pools.processes(Site(perform, 16), 2)
     pool.submit(job(50), 0.0)
     pool.close()
-    assert not any(worker.process.is_alive() for worker in pool._workers)
+    assert not any(worker.process.is_alive() for worker in team(pool))
 
 
 def test_timing_only_computes_nothing() -> None:

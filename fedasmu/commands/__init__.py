@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,7 +20,9 @@ AllowCode = Annotated[
 ]
 WorkerCount = Annotated[
     str,
-    typer.Option("--workers", metavar="N|inline", help="Worker processes; inline: all in this one, for a debugger."),
+    typer.Option(
+        "--workers", metavar="N|inline|ray", help="Worker processes; inline: all in this one; ray: a Ray cluster."
+    ),
 ]
 
 
@@ -44,14 +46,14 @@ def loading() -> None:
         console.print("loading PyTorch ...", style="dim")
 
 
-def worker_count(text: str) -> int | Literal["inline"]:
-    if text == "inline":
-        return "inline"
+def worker_count(text: str) -> int | str:
+    if text in ("inline", "ray") or ":" in text:  # an address of a Ray cluster
+        return text
     cores = max(1, len(os.sched_getaffinity(0)))
     if not text:
         return cores
     if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"--workers {text}: must be a number, 1 or more, or inline")
+        raise UserError(f"--workers {text}: must be a number, 1 or more, inline, ray, or a cluster's address")
     if int(text) > cores:
         say(f"--workers {text}: more than the {cores} cores there are; they take turns, and each needs its own memory")
     return int(text)

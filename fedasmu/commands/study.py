@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -48,7 +48,8 @@ Budget = Annotated[
     float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
 ]
 WorkerCount = Annotated[
-    str, typer.Option("--workers", metavar="N|inline", help="Runs at once; as many as there are cores unless given.")
+    str,
+    typer.Option("--workers", metavar="N|inline|ray", help="Runs at once; as many as there are cores unless given."),
 ]
 Overwrite = Annotated[bool, typer.Option(help="Replace runs there that were made with other settings.")]
 
@@ -145,11 +146,11 @@ def sweep(
     report_failures(failed)
 
 
-def study_workers(text: str) -> int | Literal["inline"]:
+def study_workers(text: str) -> int | str:
     """How many runs at once. What starts them begins to import now, beside this process."""
     count = worker_count(text)
     loading()
-    if count != "inline":
+    if isinstance(count, int):
         from fedasmu.study.forking import start_method
 
         start_method()
@@ -172,7 +173,7 @@ def seed_range(count: int, first: int) -> range:
     return range(first, first + count)
 
 
-def run_grid(grid: list[Cell], workers: int | Literal["inline"], overwrite: bool = False) -> Failures:
+def run_grid(grid: list[Cell], workers: int | str, overwrite: bool = False) -> Failures:
     """Run what is not finished."""
     from fedasmu.study.board import Board
     from fedasmu.study.grid import run

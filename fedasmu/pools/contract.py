@@ -61,6 +61,7 @@ class Site:
     vector_bytes: int  # of one model
     stopping: Callable[[], bool] = lambda: False
     say: Callable[[str], None] = lambda message: None
+    gpus: float = 0.0  # of an accelerator that a worker needs
     computes_here: bool = True  # not where computing would take an accelerator from the workers
 
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedasmu.errors import DeviceError
 from fedasmu.pools.arena import Arena, Place
-from fedasmu.pools.contract import Answer, Job, Perform
+from fedasmu.pools.contract import Job, Perform
+from fedasmu.pools.crew import Answered
 from fedasmu.pools.lane import pack, unpack
 from fedasmu.protocol import Probe, Train
 
@@ -37,13 +37,6 @@ class Given(NamedTuple):
     ticket: int
     job: Job
     slot: int | None
-
-
-class Answered(NamedTuple):
-    ticket: int
-    job: Job
-    answer: Answer | DeviceError
-    seconds: float  # of the processor
 
 
 class Worker:

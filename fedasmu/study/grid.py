@@ -15,19 +15,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fedasmu import pools
 from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment, stop_request
+from fedasmu.study import remote
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell
 from fedasmu.study.forking import start_method
 
-Workers = int | Literal["inline"]
+Workers = int | str  # how many at once; inline: one by one, here; ray, or the address of a Ray cluster
 Failures = list[tuple[Cell, str]]  # with the reason
 REPORT_EVERY = 0.5  # seconds between two reports of a cell
 PATIENCE = 30.0  # seconds to wait for another process that works on the same cell
@@ -37,8 +39,14 @@ def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool =
     """Run what is not finished. Raises `Interrupted` when the user stops it; everything so far is kept."""
     standing = [cell.standing(overwrite) for cell in cells]  # refuses before anything starts
     due = [cell for cell, how_far in zip(cells, standing, strict=True) if how_far != "finished"]
-    with stop_request() as stopping, board.shown(due, 1 if workers == "inline" else workers, len(cells) - len(due)):
-        return _one_by_one(due, board, stopping) if workers == "inline" else _Crew(due, workers, board, stopping).work()
+    pools.factory(workers)
+    at_once = workers if isinstance(workers, int) else 1
+    with stop_request() as stopping, board.shown(due, at_once, len(cells) - len(due)):
+        if isinstance(workers, int):
+            return _Crew(due, workers, board, stopping).work()
+        if workers == "inline":
+            return _one_by_one(due, board, stopping)
+        return remote.run(due, workers, board, stopping, _perform)
 
 
 def _one_by_one(due: Sequence[Cell], board: Board, stopping: threading.Event) -> Failures:
