@@ -173,6 +173,7 @@ class Upload:
     fresh: Model | None  # what it was sent when it asked again
     staleness: int  # versions since `base`, plus one: 1 is perfectly fresh
     report: Report
+    lr: float  # the task's
 
 
 Computation = Train | Probe | Evaluate

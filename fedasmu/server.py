@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -121,9 +121,9 @@ class Server:
         base = entry.task.model
         self._check_intact([base])
         staleness = self.model.version - base.version + 1
-        upload = Upload(task, device, base, entry.fresh, staleness, report)
+        upload = Upload(task, device, base, entry.fresh, staleness, report, entry.task.lr)
         self.counters.received += 1
-        if not self._sound(report):
+        if not self._sound(report) or not self.aggregator.plausible(upload):
             self.counters.refused += 1
             verdict = Verdict.REFUSED
         elif self.max_staleness is not None and staleness > self.max_staleness:
@@ -185,6 +185,8 @@ class Server:
     def _sound(self, report: Report) -> bool:
         """Whether the report has a model in it: of the right kind and length, and finite, as its loss must be."""
         vector, current = report.vector, self.model.vector
+        if not isinstance(report.note, Mapping):
+            return False
         if not isinstance(vector, Tensor) or vector.layout != torch.strided or vector.device.type != "cpu":
             return False
         if vector.shape != current.shape or vector.dtype != current.dtype:

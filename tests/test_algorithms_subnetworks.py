@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedasmu import Experiment
-from fedasmu.algorithms import asyncdrop
-from fedasmu.algorithms.asyncdrop import MergeSubnetwork, merge, random_units, scored_units
-from fedasmu.algorithms.subnetwork import hidden_layers, mask_of, work_share
+from fedasmu.algorithms.asyncdrop import method as asyncdrop
+from fedasmu.algorithms.asyncdrop.method import MergeSubnetwork, merge, random_units, scored_units
+from fedasmu.algorithms.asyncdrop.subnetwork import hidden_layers, mask_of, work_share
 from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured, Renewed
 from fedasmu.models import build

@@ -33,7 +33,7 @@ WORDS = [
     MODEL,
     Task(1, 2, MODEL, 0.1, 2**63, {"mask": torch.tensor([True, False])}, 0.5),
     REPORT,
-    Upload(1, 2, MODEL, None, 4, REPORT),
+    Upload(1, 2, MODEL, None, 4, REPORT, 0.1),
     Train(VECTOR, range(2, 9), 0.1, mask=VECTOR, objective=Contrast(VECTOR, VECTOR, 1.0, 0.5)),
     Trained(VECTOR, 1.5),
     Probe(VECTOR, 3, gradient=True),

@@ -12,9 +12,10 @@ import torch
 from conftest import Run, blobs, outputs
 from torch import Tensor
 
-from fedasmu.algorithms import Federation, settings, weights
-from fedasmu.algorithms.fedasmu import FedASMU, StalenessAware, own_displacement
-from fedasmu.algorithms.weights import DeviceControls, Guard, ServerControls
+from fedasmu.algorithms import Federation, settings
+from fedasmu.algorithms.fedasmu import FedASMU, formulas
+from fedasmu.algorithms.fedasmu.formulas import DeviceControls, Guard, ServerControls, own_displacement
+from fedasmu.algorithms.fedasmu.server import StalenessAware
 from fedasmu.protocol import Fetch, Model, Probe, Probed, Report, Task, Train, Trained, Upload, Workload
 from fedasmu.roster import Member, Roster, Seconds
 from fedasmu.session import Work
@@ -25,11 +26,11 @@ AUTHORS = ServerControls(lam=1.0, sigma=0.5, iota=0.1)
 
 
 def alpha(controls: ServerControls, version: int, staleness: float, mu: float = 0.9) -> float:
-    return weights.squash(mu, weights.xi(controls, weights.round_term(version), staleness))
+    return formulas.squash(mu, formulas.xi(controls, formulas.round_term(version), staleness))
 
 
 def beta(controls: DeviceControls, fresh: int, origin: int, mu: float = 1.0) -> float:
-    return weights.squash(mu, weights.phi(controls, fresh, origin))
+    return formulas.squash(mu, formulas.phi(controls, fresh, origin))
 
 
 @pytest.mark.parametrize(
@@ -52,10 +53,10 @@ def test_beta_on_known_numbers(fresh: int, gap: int, value: float) -> None:
 
 
 def test_the_round_term_never_divides_by_zero() -> None:
-    assert weights.round_term(0) == 1.0
-    assert weights.round_term(3) == 2.0
-    assert weights.round_term(0, printed=True) == 1.0
-    assert weights.round_term(4, printed=True) == 2.0
+    assert formulas.round_term(0) == 1.0
+    assert formulas.round_term(3) == 2.0
+    assert formulas.round_term(0, printed=True) == 1.0
+    assert formulas.round_term(4, printed=True) == 2.0
 
 
 def slope(function: Callable[[float], float], at: float, step: float = 1e-6) -> float:
@@ -67,9 +68,9 @@ def slope(function: Callable[[float], float], at: float, step: float = 1e-6) -> 
 def test_derivatives_of_alpha_against_finite_differences(
     controls: ServerControls, version: int, staleness: float
 ) -> None:
-    rounds, mu = weights.round_term(version), 0.9
-    outer = weights.squash_slope(mu, weights.xi(controls, rounds, staleness))
-    inner = weights.xi_gradient(controls, rounds, staleness)
+    rounds, mu = formulas.round_term(version), 0.9
+    outer = formulas.squash_slope(mu, formulas.xi(controls, rounds, staleness))
+    inner = formulas.xi_gradient(controls, rounds, staleness)
     lam, sigma, iota = controls.lam, controls.sigma, controls.iota
     numeric = [
         slope(lambda x: alpha(ServerControls(x, sigma, iota), version, staleness), lam),
@@ -81,23 +82,23 @@ def test_derivatives_of_alpha_against_finite_differences(
 
 def test_the_printed_sigma_derivative_is_another_one() -> None:
     """The paper has ln(sigma) without lambda: even its sign is wrong for sigma below 1, and it is not 0 when fresh."""
-    right = weights.xi_gradient(AUTHORS, 2.0, 4.0)[1]
-    printed = weights.xi_gradient(AUTHORS, 2.0, 4.0, printed=True)[1]
+    right = formulas.xi_gradient(AUTHORS, 2.0, 4.0)[1]
+    printed = formulas.xi_gradient(AUTHORS, 2.0, 4.0, printed=True)[1]
     assert right == pytest.approx(-1.0 * math.log(4.0) / (2.0 * 2.0))
     assert printed == pytest.approx(-math.log(0.5) / (2.0 * 2.0))
     assert right < 0 < printed
-    assert weights.xi_gradient(AUTHORS, 2.0, 1.0)[1] == 0.0
+    assert formulas.xi_gradient(AUTHORS, 2.0, 1.0)[1] == 0.0
 
 
 @pytest.mark.parametrize(("fresh", "origin"), [(1, 0), (10, 3), (500, 480)])
 def test_derivatives_of_beta_against_finite_differences(fresh: int, origin: int) -> None:
     controls, mu = DeviceControls(3.0, 0.6), 1.0
-    outer = weights.squash_slope(mu, weights.phi(controls, fresh, origin))
+    outer = formulas.squash_slope(mu, formulas.phi(controls, fresh, origin))
     numeric = [
         slope(lambda x: beta(DeviceControls(x, 0.6), fresh, origin), 3.0),
         slope(lambda x: beta(DeviceControls(3.0, x), fresh, origin), 0.6),
     ]
-    assert [outer * part for part in weights.phi_gradient(controls, fresh, origin)] == pytest.approx(numeric, rel=1e-5)
+    assert [outer * part for part in formulas.phi_gradient(controls, fresh, origin)] == pytest.approx(numeric, rel=1e-5)
 
 
 def test_a_guard_bounds_step_and_value_and_passes_over_what_is_not_finite() -> None:
@@ -106,11 +107,11 @@ def test_a_guard_bounds_step_and_value_and_passes_over_what_is_not_finite() -> N
     assert guard.moved(0.5, 1.0, -9.0) == pytest.approx(0.6)
     assert guard.moved(0.05, 1.0, 9.0) == 0.0
     assert guard.moved(0.5, 1.0, math.nan) == 0.5
-    assert weights.UNGUARDED.moved(0.5, 1.0, 9.0) == -8.5
+    assert formulas.UNGUARDED.moved(0.5, 1.0, 9.0) == -8.5
 
 
 def test_an_interpolated_version_lies_between_origin_and_fresh() -> None:
-    assert weights.interpolated_version(origin=10, fresh=20, merged_after=3, steps=12) == pytest.approx(17.5)
+    assert formulas.interpolated_version(origin=10, fresh=20, merged_after=3, steps=12) == pytest.approx(17.5)
 
 
 def federation(size: int, tmp_path: Path, epochs: int = 3) -> Federation:
@@ -127,7 +128,7 @@ def federation(size: int, tmp_path: Path, epochs: int = 3) -> Federation:
 
 
 def upload(base: Model, vector: Tensor, staleness: int, fresh: Model | None = None, **note: Any) -> Upload:
-    return Upload(0, 1, base, fresh, staleness, Report(vector, 10, 0.0, note))
+    return Upload(0, 1, base, fresh, staleness, Report(vector, 10, 0.0, note), lr=1 / 6)
 
 
 @pytest.mark.parametrize("update", ["model", "displacement"])
@@ -147,6 +148,7 @@ def test_a_control_step_descends_the_loss_through_the_previous_upload(
             "lambda0": 1.0,
             "update": update,
             "record": "float32",
+            "server_gradient": "uploaded",
             "merge": False,
             f"lr_{parameter}": rate,
         }
@@ -157,23 +159,23 @@ def test_a_control_step_descends_the_loss_through_the_previous_upload(
         names = {"lambda": "lambda0", "sigma": "sigma0", "iota": "iota0"}
         moved = method.model_copy(update={names[parameter]: getattr(method, names[parameter]) + changed})
         aggregator = StalenessAware(moved, federation(4, tmp_path / str(changed)))
-        return aggregator.aggregate(start, [upload(base, sent, 4, path=1.0)]).vector.double()
+        return aggregator.aggregate(start, [upload(base, sent, 4)]).vector.double()
 
     def loss(vector: Tensor) -> float:
         return float(0.5 * ((vector - optimum) ** 2).sum())
 
     numeric = (loss(merged(1e-2)) - loss(merged(-1e-2))) / 2e-2
     aggregator = StalenessAware(method, federation(4, tmp_path / "real"))
-    aggregator.aggregate(start, [upload(base, sent, 4, path=1.0)])
+    aggregator.aggregate(start, [upload(base, sent, 4)])
     received = Model(6, merged(0.0).float())
     gradient = (received.vector.double() - optimum).float()
-    aggregator.aggregate(received, [upload(received, received.vector, 1, path=1.0, gradient=gradient)])
+    aggregator.aggregate(received, [upload(received, received.vector, 1, gradient=gradient)])
     before, after = method.server_controls, aggregator.controls[1]
     name = {"lambda": "lam"}.get(parameter, parameter)
     assert getattr(after, name) - getattr(before, name) == pytest.approx(-rate * numeric, rel=2e-3)
 
 
-def test_the_gradient_estimate_has_the_gradients_sign_and_size(tmp_path: Path) -> None:
+def test_the_gradient_estimate_has_the_gradients_sign_and_size() -> None:
     """SGD on a quadratic: the displacement over the sum of step sizes tends to the true gradient, not to minus it."""
     curvature, optimum = torch.tensor([1.0, 0.5, 2.0]), torch.tensor([1.0, -1.0, 0.2])
     base = Model(0, torch.tensor([3.0, 2.0, -1.0]))
@@ -181,12 +183,9 @@ def test_the_gradient_estimate_has_the_gradients_sign_and_size(tmp_path: Path) -
     for _ in range(steps):
         vector = vector - rate * curvature * (vector - optimum)
     truth = curvature * (base.vector - optimum)
-    estimate = {}
-    for sign in ("correct", "printed"):
-        aggregator = StalenessAware(FedASMU(gradient_sign=sign, merge=False), federation(3, tmp_path / sign))  # type: ignore[arg-type]
-        estimate[sign] = aggregator._gradient(upload(base, vector, 1, path=rate * steps))
-    assert torch.allclose(estimate["correct"], truth, rtol=5e-3)
-    assert torch.allclose(estimate["printed"], -truth, rtol=5e-3)
+    moved = own_displacement(upload(base, vector, 1))
+    assert torch.allclose(formulas.gradient_estimate(moved, rate * steps), truth, rtol=5e-3)
+    assert torch.allclose(formulas.gradient_estimate(moved, rate * steps, printed=True), -truth, rtol=5e-3)
 
 
 def test_the_merge_is_taken_out_of_the_displacement() -> None:
@@ -198,7 +197,7 @@ def test_the_merge_is_taken_out_of_the_displacement() -> None:
     vector = (1 - weight) * vector + weight * fresh.vector
     vector = vector - rate * after * gradient
     truth = -rate * gradient * ((1 - weight) * before + after)
-    sent = upload(base, vector, 7, fresh, beta=weight, path=rate * (before + after))
+    sent = upload(base, vector, 7, fresh, beta=weight)
     assert torch.allclose(own_displacement(sent), truth, atol=1e-6)
     polluted = own_displacement(sent, correction=False)
     assert torch.allclose(polluted - truth, weight * (fresh.vector - base.vector), atol=1e-6)
@@ -208,7 +207,7 @@ def test_the_displacement_form_adds_only_what_the_device_added(tmp_path: Path) -
     base, current = Model(0, torch.tensor([0.0, 0.0])), Model(4, torch.tensor([10.0, 10.0]))
     method = settings({"name": "fedasmu-d", "merge": False, "lambda0": 0.0, "iota0": 1.0, "mu_alpha": 1.0})
     aggregator = StalenessAware(method, federation(2, tmp_path))
-    result = aggregator.aggregate(current, [upload(base, torch.tensor([1.0, -2.0]), 5, path=1.0)])
+    result = aggregator.aggregate(current, [upload(base, torch.tensor([1.0, -2.0]), 5)])
     assert result.weights == [0.5]
     assert torch.equal(result.vector, torch.tensor([10.5, 9.0]))  # not dragged towards the base
 
@@ -218,13 +217,12 @@ def test_dilution_shrinks_what_foreign_uploads_have_overwritten(tmp_path: Path) 
     for dilution in (False, True):
         method = settings(
             {"name": "fedasmu-fa", "record": "float32", "dilution": dilution, "lambda0": 0.0, "iota0": 1.0}
+            | {"server_gradient": "uploaded"}
         )
         aggregator = StalenessAware(method, federation(2, tmp_path / str(dilution)))
-        first = aggregator.aggregate(
-            Model(0, torch.zeros(2)), [upload(Model(0, torch.zeros(2)), torch.ones(2), 1, path=1.0)]
-        )
+        first = aggregator.aggregate(Model(0, torch.zeros(2)), [upload(Model(0, torch.zeros(2)), torch.ones(2), 1)])
         model = Model(1, first.vector)
-        foreign = Upload(1, 2, model, None, 1, Report(torch.zeros(2), 10, 0.0, {"path": 1.0}))
+        foreign = Upload(1, 2, model, None, 1, Report(torch.zeros(2), 10, 0.0, {}), lr=1 / 6)
         second = aggregator.aggregate(model, [foreign])
         model = Model(2, second.vector)
         aggregator.aggregate(model, [upload(model, model.vector, 1, gradient=torch.ones(2))])
@@ -236,10 +234,13 @@ def test_in_the_displacement_form_nothing_is_diluted(tmp_path: Path) -> None:
     """w_{k+1} = w_k + alpha_k d_k: how w_o changes with alpha_v is d_v, whatever came after."""
     moves, start = [], Model(0, torch.zeros(2))
     for dilution in (False, True):
-        method = settings({"name": "fedasmu-d", "merge": False, "record": "float32", "dilution": dilution})
+        method = settings(
+            {"name": "fedasmu-d", "merge": False, "record": "float32", "dilution": dilution}
+            | {"server_gradient": "uploaded"}
+        )
         aggregator = StalenessAware(method, federation(2, tmp_path / str(dilution)))
-        aggregator.aggregate(start, [upload(start, torch.ones(2), 1, path=1.0)])
-        foreign = Upload(1, 2, start, None, 2, Report(torch.ones(2), 10, 0.0, {"path": 1.0}))
+        aggregator.aggregate(start, [upload(start, torch.ones(2), 1)])
+        foreign = Upload(1, 2, start, None, 2, Report(torch.ones(2), 10, 0.0, {}), lr=1 / 6)
         aggregator.aggregate(Model(1, torch.zeros(2)), [foreign])
         model = Model(2, torch.zeros(2))
         aggregator.aggregate(model, [upload(model, model.vector, 1, gradient=torch.ones(2))])
@@ -251,17 +252,13 @@ def test_versions_are_only_remembered_where_dilution_is_counted(tmp_path: Path) 
     aggregator = StalenessAware(settings({"name": "fedasmu-fa"}), federation(2, tmp_path))
     for version in range(5):
         model = Model(version, torch.zeros(2))
-        aggregator.aggregate(model, [upload(model, torch.ones(2), 1, path=1.0)])
+        aggregator.aggregate(model, [upload(model, torch.ones(2), 1)])
     assert len(aggregator.state()["log_dilution"]) == 1
 
 
-def test_an_interpolated_version_makes_a_merged_upload_fresher(tmp_path: Path) -> None:
-    method = settings({"name": "fedasmu-authors"})
-    aggregator = StalenessAware(method, federation(2, tmp_path))
-    sent = upload(
-        Model(0, torch.zeros(2)), torch.ones(2), 11, Model(9, torch.zeros(2)), beta=0.2, merged_after=2, path=1
-    )
-    assert aggregator._staleness(sent) == pytest.approx(11 - 9 * 4 / 6)  # merged after 2 of 6 steps
+def test_an_interpolated_version_makes_a_merged_upload_fresher() -> None:
+    sent = upload(Model(0, torch.zeros(2)), torch.ones(2), 11, Model(9, torch.zeros(2)), beta=0.2, merged_after=2)
+    assert formulas.effective_staleness(sent, steps=6) == pytest.approx(11 - 9 * 4 / 6)  # merged after 2 of 6 steps
 
 
 def drive(
@@ -296,8 +293,8 @@ def test_a_device_trains_asks_merges_and_trains_on() -> None:
     assert report.note["reward"] == 1.5
     assert memory["slot"] == 3
     # q = <grad, w_g - w_before> = 4 (1 + 2 - 1) = 8, and the chain's outer and inner slopes
-    outer = 8.0 / (1 + weights.phi(DeviceControls(3.0, 0.5), 9, 4)) ** 2
-    inner = weights.phi_gradient(DeviceControls(3.0, 0.5), 9, 4)
+    outer = 8.0 / (1 + formulas.phi(DeviceControls(3.0, 0.5), 9, 4)) ** 2
+    inner = formulas.phi_gradient(DeviceControls(3.0, 0.5), 9, 4)
     assert memory["gamma"] == pytest.approx(3.0 - 1e-4 * outer * inner[0])
     assert memory["upsilon"] == pytest.approx(0.5 - 1e-4 * outer * inner[1])
 

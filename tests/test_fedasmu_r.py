@@ -12,8 +12,8 @@ from conftest import Run, outputs
 from torch import Tensor, nn
 from uploads import close, federation, model, task
 
-from fedasmu.algorithms import weights
 from fedasmu.algorithms.corrections import CachedUpdates, DynamicRegulariser, Slope
+from fedasmu.algorithms.fedasmu import formulas as weights
 from fedasmu.algorithms.fedasmu_r import FedASMUR, agreement, rebased, refactored, saved
 from fedasmu.errors import UserError
 from fedasmu.protocol import Fetch, Model, Report, Train, Trained, Upload, Workload
@@ -139,7 +139,7 @@ def test_the_dynamic_regulariser_by_hand(tmp_path: Path) -> None:
 
 def arrived(device: int, base: Model, numbers: Tensor, staleness: int, fresh: Model | None = None) -> Upload:
     note: dict[str, Any] = {} if fresh is None else {"beta": 1.0, "merged_after": 1}
-    return Upload(0, device, base, fresh, staleness, Report(numbers, 10, 0.0, note))
+    return Upload(0, device, base, fresh, staleness, Report(numbers, 10, 0.0, note), lr=0.1)
 
 
 def test_the_server_by_hand(tmp_path: Path) -> None:

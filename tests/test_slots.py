@@ -8,7 +8,7 @@ import pytest
 import torch
 from uploads import federation
 
-from fedasmu.algorithms.slots import QTable, SlotPolicy, heuristic, legal, q_update, standardised
+from fedasmu.algorithms.fedasmu.slots import QTable, SlotPolicy, heuristic, legal, q_update, standardised
 
 
 def policy(units: int = 6, **changes: object) -> SlotPolicy:

@@ -43,7 +43,7 @@ def model(version: int, *numbers: float) -> Model:
 def upload(base: Model, *numbers: float, device: int = 0, staleness: int = 1, loss: float = 0.0) -> Upload:
     """A device was sent `base`, and sends these numbers back."""
     report = Report(_vector(numbers), 10 * (device + 1), loss)
-    return Upload(0, device, base, None, staleness, report)
+    return Upload(0, device, base, None, staleness, report, lr=0.1)
 
 
 def aggregated(aggregator: Aggregator, current: Model, *uploads: Upload) -> Model:

@@ -82,6 +82,10 @@ class Aggregator(ABC):
         """How much of the model travels for a task with this note: less than 1 where only a sub-network is trained."""
         return 1.0
 
+    def plausible(self, upload: Upload) -> bool:
+        """Whether what a device says in its note can be true, as far as the method uses it. If not, it is refused."""
+        return True
+
     def discarded(self, upload: Upload) -> None:  # noqa: B027 - an optional hook
         """An upload was too stale to aggregate; its note may still teach something."""
 

@@ -2,7 +2,8 @@
 
 A device that asks for a fresh model goes on from it with all its own progress on top; the server applies only what the
 device's SGD added, weighed by the staleness that is left, and corrected for the pull of the devices that are not there.
-The corrections are in corrections.py, the weights' formulas in weights.py; docs/algorithms/fedasmu-r.md has them all.
+The corrections are in corrections.py, the weights' formulas in fedasmu/formulas.py; docs/algorithms/fedasmu-r.md has
+them all.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedasmu.algorithms import weights
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.corrections import CachedUpdates, Correction, DynamicRegulariser, Uncorrected
-from fedasmu.algorithms.fedasmu import own_displacement
+from fedasmu.algorithms.fedasmu import formulas
+from fedasmu.algorithms.fedasmu.formulas import ServerControls, own_displacement
+from fedasmu.algorithms.fedasmu.notes import merge_fits
+from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
 from fedasmu.algorithms.feddyn import anchor
-from fedasmu.algorithms.slots import QTable, heuristic
 from fedasmu.algorithms.steps import stepped
-from fedasmu.algorithms.weights import ServerControls
 from fedasmu.protocol import Fetch, Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -36,7 +37,7 @@ def rebased(vector: Tensor, start: Tensor, fresh: Tensor, trainable: int) -> Ten
 
 def saved(origin: int, fresh: int, done: int, steps: int) -> float:
     """(R2): (1 - k/n) (g - o), the versions by which a model refreshed after k of n steps is less stale"""
-    return weights.interpolated_version(origin, fresh, done, steps) - origin
+    return formulas.interpolated_version(origin, fresh, done, steps) - origin
 
 
 def agreement(direction: Tensor, movement: Tensor) -> float:
@@ -62,14 +63,18 @@ class Rebasing(Aggregator):
     def brief(self, device: int) -> Mapping[str, Any]:
         return {"trainable": self.federation.trainable, **self.correction.brief(device)}
 
+    def plausible(self, upload: Upload) -> bool:
+        steps = self.federation.workload(upload.device).steps
+        return merge_fits(upload.report.note, steps, steps, 0.0, 1.0)
+
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
         settings, device, trainable = self.settings, upload.device, self.federation.trainable
         if settings.lr_weights:
             self._learn(current, upload)
         staleness = self._staleness(upload)
-        xi = weights.xi(settings.controls, weights.round_term(current.version), staleness)
-        alpha = weights.squash(settings.mu_alpha, self.factors.get(device, 1.0) * xi)
+        xi = formulas.xi(settings.controls, formulas.round_term(current.version), staleness)
+        alpha = formulas.squash(settings.mu_alpha, self.factors.get(device, 1.0) * xi)
         update = own_displacement(upload)
         update[:trainable] = self.correction.corrected(device, update[:trainable].clone())
         vector = stepped(current, update, uploads, [alpha], trainable, alpha)

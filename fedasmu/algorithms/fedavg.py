@@ -24,10 +24,13 @@ def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 class Average(Aggregator):
-    """The uploads' mean, weighted by their numbers of examples."""
+    """The uploads' mean, weighted by their devices' numbers of examples, as the roster has them."""
+
+    def __init__(self, examples: Sequence[int]) -> None:
+        self.examples = examples
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
-        examples = [upload.report.examples for upload in uploads]
+        examples = [self.examples[upload.device] for upload in uploads]
         vector = weighted_mean([upload.report.vector for upload in uploads], examples)
         return Aggregate(vector, [count / sum(examples) for count in examples])
 
@@ -53,7 +56,7 @@ class FedAvg(Algorithm):
         return Rounds(pace.limit)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return Average()
+        return Average(federation.examples)
 
     def learner(self) -> Learner:
         return LocalSGD()

@@ -22,7 +22,7 @@ class FedProx(Algorithm):
         return Rounds(pace.limit)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return Average()
+        return Average(federation.examples)
 
     def learner(self) -> Learner:
         return LocalSGD(pull=self.mu)

@@ -45,7 +45,7 @@ class Moon(Algorithm):
         return Rounds(pace.limit)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return Average()
+        return Average(federation.examples)
 
     def learner(self) -> Learner:
         return ContrastiveSGD(self.mu, self.temperature)

@@ -31,8 +31,8 @@ def agreement(current: Model, upload: Upload, trainable: int) -> float:
 class Weigh(Aggregator):
     """w <- w + sum_k v_k delta_k."""
 
-    def __init__(self, settings: Port, trainable: int) -> None:
-        self.settings, self.trainable = settings, trainable
+    def __init__(self, settings: Port, federation: Federation) -> None:
+        self.settings, self.examples, self.trainable = settings, federation.examples, federation.trainable
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         values = [self._importance(current, upload) for upload in uploads]
@@ -43,9 +43,8 @@ class Weigh(Aggregator):
     def _importance(self, current: Model, upload: Upload) -> float:
         settings, delay = self.settings, upload.staleness - 1
         cosine = agreement(current, upload, self.trainable)
-        return importance(
-            upload.report.examples, delay, cosine, settings.bound, settings.staleness, settings.similarity
-        )
+        examples = self.examples[upload.device]
+        return importance(examples, delay, cosine, settings.bound, settings.staleness, settings.similarity)
 
 
 class Interruptible(Learner):
@@ -81,7 +80,7 @@ class Port(Algorithm):
         return Periodic(pace.count, pace.limit, self.minimum)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return Weigh(self, federation.trainable)
+        return Weigh(self, federation)
 
     def learner(self) -> Learner:
         return Interruptible()

@@ -1,8 +1,8 @@
 """When a device asks for a fresh global model: FedASMU's reinforcement-learned time slot.
 
 A slot is the number of units (SGD steps or epochs) that are done when the request leaves: 1 to units - 1. For the first
-merge of a device a small LSTM on the server proposes it, trained by REINFORCE (A23, A24); afterwards a Q-table on the
-device moves it by one (A25, A26).
+merge of a device a small LSTM on the server proposes it, trained by REINFORCE (5); afterwards a Q-table on the
+device moves it by one (6).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def legal(slot: int, units: int) -> list[int]:
 
 
 def q_update(value: float, reward: float, best_next: float, rate: float, discount: float) -> float:
-    """(A25): Q + rate (r + discount max Q' - Q)"""
+    """(6): Q + rate (r + discount max Q' - Q)"""
     return value + rate * (reward + discount * best_next - value)
 
 
@@ -142,7 +142,7 @@ class SlotPolicy:
         return 1 + min(drawn, slots - 1)
 
     def learn(self, device: int, slot: int, reward: float) -> None:
-        """(A24) with the baseline as it was before this reward, then (A23)."""
+        """(5) with the baseline b as it was before this reward, then b <- (1 - rho) b + rho r."""
         if not math.isfinite(reward):
             return
         advantage = reward - self.baseline

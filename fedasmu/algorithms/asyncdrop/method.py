@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedasmu.algorithms.asyncdrop.subnetwork import hidden_layers, kept_share, mask_of, work_share
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
-from fedasmu.algorithms.subnetwork import hidden_layers, kept_share, mask_of, work_share
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 from fedasmu.seeding import derive

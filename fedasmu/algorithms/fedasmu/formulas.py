@@ -1,8 +1,9 @@
 """The numbered formulas of FedASMU's weights, and their derivatives.
 
-Names follow the paper: alpha weighs an upload on the server (xi is its argument, with the device's control parameters
-lambda, sigma and iota); beta weighs a fresh global model on a device (phi is its argument, with gamma and upsilon).
-Numbers such as (A4) are those of docs/algorithms/fedasmu.md, where each has its formula, its test and its departures.
+Names and numbers follow the paper: alpha (2) weighs an upload on the server (xi is its argument, with the device's
+control parameters lambda, sigma and iota, which (3) moves); beta (8) weighs a fresh global model on a device (phi is
+its argument, with gamma and upsilon, which (9) moves). The mixtures (1) and (7) are in server.py and device.py, the
+learned slot, (5) and (6), in slots.py; (4) is SGD. docs/algorithms/fedasmu.md has for each its test and departures.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from fedasmu.protocol import Upload
+
 
 def squash(mu: float, x: float) -> float:
-    """(A5), (A16): mu x / (1 + mu x), which takes [0, inf) to [0, 1)"""
+    """alpha of (2) and beta of (8): mu x / (1 + mu x), which takes [0, inf) to [0, 1)"""
     return mu * x / (1.0 + mu * x)
 
 
 def squash_slope(mu: float, x: float) -> float:
-    """(A10), (A18): d squash / d x = mu / (1 + mu x)^2"""
+    """d squash / d x = mu / (1 + mu x)^2, the chain's outer part in (3) and (9)"""
     return mu / (1.0 + mu * x) ** 2
 
 
 def round_term(version: int, printed: bool = False) -> float:
-    """R_t of (A4): sqrt(t + 1). The paper prints sqrt(t), which is 0 for the first version of all."""
+    """R_t of (2): sqrt(t + 1). The paper prints sqrt(t), which is 0 for the first version of all."""
     return math.sqrt(max(version, 1) if printed else version + 1)
 
 
@@ -36,14 +41,14 @@ class ServerControls:
 
 
 def xi(controls: ServerControls, rounds: float, staleness: float) -> float:
-    """(A4): lambda / (R_t s^sigma) + iota"""
+    """xi of (2): lambda / (R_t s^sigma) + iota"""
     return controls.lam / (rounds * math.pow(staleness, controls.sigma)) + controls.iota
 
 
 def xi_gradient(
     controls: ServerControls, rounds: float, staleness: float, printed: bool = False
 ) -> tuple[float, float, float]:
-    """d xi / d (lambda, sigma, iota), the chain's inner part in (A11) to (A13).
+    """d xi / d (lambda, sigma, iota), the chain's inner part in (3).
 
     The paper prints ln(sigma) without lambda in the second, where ln(staleness) with lambda is right.
     """
@@ -62,12 +67,12 @@ class DeviceControls:
 
 
 def phi(controls: DeviceControls, fresh: int, origin: int) -> float:
-    """(A15): gamma / sqrt(g) (1 - upsilon / sqrt(g - o + 1))"""
+    """phi of (8): gamma / sqrt(g) (1 - upsilon / sqrt(g - o + 1))"""
     return controls.gamma / math.sqrt(max(fresh, 1)) * (1.0 - controls.upsilon / math.sqrt(fresh - origin + 1))
 
 
 def phi_gradient(controls: DeviceControls, fresh: int, origin: int) -> tuple[float, float]:
-    """d phi / d (gamma, upsilon), the chain's inner part in (A19) and (A20)"""
+    """d phi / d (gamma, upsilon), the chain's inner part in (9)"""
     newer, gap = math.sqrt(max(fresh, 1)), math.sqrt(fresh - origin + 1)
     return (1.0 - controls.upsilon / gap) / newer, -controls.gamma / (newer * gap)
 
@@ -75,6 +80,29 @@ def phi_gradient(controls: DeviceControls, fresh: int, origin: int) -> tuple[flo
 def interpolated_version(origin: int, fresh: int, merged_after: int, steps: int) -> float:
     """The version that a model merged after k of n steps stands for: (k o + (n - k) g) / n"""
     return (merged_after * origin + (steps - merged_after) * fresh) / steps
+
+
+def own_displacement(upload: Upload, correction: bool = True) -> Tensor:
+    """d = w^i - w_o - beta (w_g - w_o), what the device's own SGD added; the merge is subtracted."""
+    moved = upload.report.vector - upload.base.vector
+    beta = float(upload.report.note.get("beta") or 0.0)
+    if correction and upload.fresh is not None and beta:
+        moved.sub_(upload.fresh.vector - upload.base.vector, alpha=beta)
+    return moved
+
+
+def gradient_estimate(moved: Tensor, path: float, printed: bool = False) -> Tensor:
+    """The gradient in (3), at the model that was sent: -d / (sum of step sizes). The paper prints no minus."""
+    return moved * ((1.0 if printed else -1.0) / path)
+
+
+def effective_staleness(upload: Upload, steps: int) -> float:
+    """s, less what a merge after k of n steps has made up for; without a merge s itself"""
+    note = upload.report.note
+    if upload.fresh is None or not note.get("beta"):
+        return upload.staleness
+    stands_for = interpolated_version(upload.base.version, upload.fresh.version, int(note["merged_after"]), steps)
+    return upload.staleness - (stands_for - upload.base.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +114,7 @@ class Guard:
     step: float = 0.1
 
     def moved(self, value: float, rate: float, gradient: float) -> float:
-        """(A7), (A21): value - rate * gradient, unless the gradient is not finite"""
+        """A step of (3) or (9): value - rate * gradient, unless the gradient is not finite"""
         if not math.isfinite(gradient):
             return value
         change = max(-self.step, min(self.step, rate * gradient))
@@ -94,3 +122,4 @@ class Guard:
 
 
 UNGUARDED = Guard(-math.inf, math.inf, math.inf)
+HIGHEST_BETA = 0.95  # with guards, a merge leaves something of the local model

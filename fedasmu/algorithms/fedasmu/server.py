@@ -1,0 +1,149 @@
+"""The server half of FedASMU: (1), (2) and (3), and the meta model of the time slots."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedasmu.algorithms.base import Aggregate, Aggregator, Federation
+from fedasmu.algorithms.fedasmu import formulas
+from fedasmu.algorithms.fedasmu.formulas import HIGHEST_BETA, ServerControls
+from fedasmu.algorithms.fedasmu.notes import gradient_fits, merge_fits
+from fedasmu.algorithms.fedasync import polynomial
+from fedasmu.algorithms.steps import stepped
+from fedasmu.protocol import Model, Upload
+
+if TYPE_CHECKING:
+    from fedasmu.algorithms.fedasmu.settings import FedASMU
+
+
+class StalenessAware(Aggregator):
+    """The server half: alpha from staleness with learned controls, and the meta model of the time slots."""
+
+    def __init__(self, settings: FedASMU, federation: Federation) -> None:
+        self.settings, self.federation, self.shelf = settings, federation, federation.shelf
+        self.controls: dict[int, ServerControls] = {}
+        self.records: dict[int, list[float]] = {}  # of a device's previous accepted upload: R', s', xi', log dilution
+        self.seen: set[int] = set()  # devices that have merged a fresh model
+        self.offered: dict[int, int] = {}
+        self.log_dilution = [0.0]  # by version, where dilution is counted: the sum of log(1 - alpha) so far
+        self.policy = settings.policy(federation) if settings.learns_slots else None
+
+    def brief(self, device: int) -> Mapping[str, Any]:
+        if self.policy is None or device in self.seen or self.policy.units(device) < 2:
+            return {}
+        self.offered[device] = self.policy.propose(device)
+        return {"slot": self.offered[device]}
+
+    def plausible(self, upload: Upload) -> bool:
+        settings, note, work = self.settings, upload.report.note, self.federation.workload(upload.device)
+        size = len(upload.report.vector[: self.federation.trainable])
+        if settings.server_gradient == "uploaded" and not gradient_fits(note.get("gradient"), size):
+            return False
+        low, high = (0.0, HIGHEST_BETA) if settings.guards else (-sys.float_info.max, sys.float_info.max)
+        return merge_fits(note, work.steps, settings.units(work), low, high)
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        (upload,) = uploads
+        self._teach(upload)
+        if self.settings.server_weights == "polynomial":
+            weight = self.settings.polynomial_alpha * polynomial(upload.staleness - 1, self.settings.polynomial_a)
+            return Aggregate(self._mixed(current, upload, self._direction(current, upload), weight), [weight])
+        return self._weighed(current, upload)
+
+    def discarded(self, upload: Upload) -> None:
+        self._teach(upload)
+
+    def _weighed(self, current: Model, upload: Upload) -> Aggregate:
+        settings, device = self.settings, upload.device
+        controls = self.controls[device] = self._adjusted(upload)
+        rounds = formulas.round_term(current.version, settings.round_term == "printed")
+        staleness = self._staleness(upload)
+        xi = formulas.xi(controls, rounds, staleness)
+        alpha = settings.bounded_alpha(formulas.squash(settings.mu_alpha, xi))
+        direction = self._direction(current, upload)
+        self.shelf.put(device, direction[: self.federation.trainable].to(settings.record_dtype))
+        if settings.dilutes:
+            self.log_dilution.append(self.log_dilution[-1] + math.log1p(-min(alpha, 1 - 1e-9)))
+        self.records[device] = [rounds, staleness, xi, self.log_dilution[-1]]
+        details = {"lambda": controls.lam, "sigma": controls.sigma, "iota": controls.iota, "xi": xi}
+        return Aggregate(self._mixed(current, upload, direction, alpha), [alpha], details)
+
+    def _adjusted(self, upload: Upload) -> ServerControls:
+        """(3): one step of gradient descent on the controls, through the device's previous upload."""
+        settings, device = self.settings, upload.device
+        controls = self.controls.get(device, settings.server_controls)
+        previous = self.shelf.get(device)
+        if previous is None:
+            return controls
+        rounds, staleness, xi, diluted = self.records[device]
+        projection = float(torch.dot(self._gradient(upload), previous.to(torch.float32)))
+        if settings.dilutes:
+            projection *= math.exp(self.log_dilution[upload.base.version] - diluted)
+        outer = formulas.squash_slope(settings.mu_alpha, xi) * projection
+        inner = formulas.xi_gradient(controls, rounds, staleness, settings.sigma_gradient == "printed")
+        return ServerControls(
+            settings.guard(settings.lambda0).moved(controls.lam, settings.lr_lambda, outer * inner[0]),
+            settings.guard(settings.sigma0, 5.0).moved(controls.sigma, settings.lr_sigma, outer * inner[1]),
+            settings.guard(settings.iota0, 1.0).moved(controls.iota, settings.lr_iota, outer * inner[2]),
+        )
+
+    def _gradient(self, upload: Upload) -> Tensor:
+        settings = self.settings
+        if settings.server_gradient == "uploaded":
+            sent: Tensor = upload.report.note["gradient"]
+            return sent
+        moved = formulas.own_displacement(upload, settings.merge_correction)[: self.federation.trainable]
+        path = upload.lr * self.federation.workload(upload.device).steps
+        return formulas.gradient_estimate(moved, path, settings.gradient_sign == "printed")
+
+    def _staleness(self, upload: Upload) -> float:
+        if self.settings.effective_version == "original":
+            return upload.staleness
+        return formulas.effective_staleness(upload, self.federation.workload(upload.device).steps)
+
+    def _direction(self, current: Model, upload: Upload) -> Tensor:
+        """d w_{t+1} / d alpha"""
+        if self.settings.update == "displacement":
+            return formulas.own_displacement(upload)
+        return upload.report.vector - current.vector
+
+    def _mixed(self, current: Model, upload: Upload, direction: Tensor, weight: float) -> Tensor:
+        """(1): (1 - alpha) w_t + alpha w^i; with update = "displacement" w_t + alpha d"""
+        if self.settings.update == "displacement":
+            return stepped(current, direction, [upload], [weight], self.federation.trainable, weight)
+        return torch.lerp(current.vector, upload.report.vector, weight)
+
+    def _teach(self, upload: Upload) -> None:
+        """The first reward of a device trains the meta model; from then on the device's own table decides."""
+        reward = upload.report.note.get("reward")
+        if reward is None or upload.device in self.seen:
+            return
+        self.seen.add(upload.device)
+        slot = self.offered.pop(upload.device, None)
+        if self.policy is not None and slot is not None:
+            self.policy.learn(upload.device, slot, float(reward))
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "controls": {str(i): [c.lam, c.sigma, c.iota] for i, c in self.controls.items()},
+            "records": {str(device): record for device, record in self.records.items()},
+            "seen": sorted(self.seen),
+            "offered": {str(device): slot for device, slot in self.offered.items()},
+            "log_dilution": torch.tensor(self.log_dilution, dtype=torch.float64),
+            "policy": self.policy.state() if self.policy else None,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.controls = {int(device): ServerControls(*values) for device, values in state["controls"].items()}
+        self.records = {int(device): record for device, record in state["records"].items()}
+        self.seen = set(state["seen"])
+        self.offered = {int(device): slot for device, slot in state["offered"].items()}
+        self.log_dilution = state["log_dilution"].tolist()
+        if self.policy is not None:
+            self.policy.restore(state["policy"])
