@@ -14,11 +14,20 @@ namespace {
 // What blocks of L samples share: the packed weights, and memory that nothing is kept in.
 template <int L> struct Workspace {
   explicit Workspace(const Graph& graph)
-      : packed(graph.packed_size()), scratch(scratch_size(graph)), aside(graph.largest() * L) {}
+      : packed(graph.packed_size()), sums(graph.sums_size()), scratch(scratch_size(graph)), aside(graph.largest() * L) {}
 
   // Before the first block of a batch, and again after every step.
   void pack_weights(const Graph& graph, const float* vector) {
     for (const Layer& l : graph.layers()) pack<L>(l, vector, packed.data() + l.packed);
+  }
+
+  // After the last block of a batch: what has added up becomes part of the gradient.
+  void settle_weights(const Graph& graph, float* gradient) {
+    for (const Layer& l : graph.layers())
+      if (l.tile())
+        with_winograd(l, [&](auto way) {
+          winograd_gradient<decltype(way)>(l.in.channels, l.out.channels, sums.data() + l.sums, gradient + l.weight);
+        });
   }
 
   static Index scratch_size(const Graph& graph) {
@@ -27,7 +36,7 @@ template <int L> struct Workspace {
     return most;
   }
 
-  Buffer packed, scratch, aside;
+  Buffer packed, sums, scratch, aside;
 };
 
 // The activations of one block of L samples, and how it runs through the layers.
@@ -141,7 +150,8 @@ template <int L> class Block {
     const float *x = value(l.from), *y = value(i + 1);
     float *d = delta(i + 1), *scratch = work_.scratch.data();
     if (l.learns()) settle<L>(l, y, d, scratch, gradient);
-    if (l.kind == Kind::kConvolution) convolve_weights<L>(l, d, x, gradient + l.weight, scratch);
+    if (l.kind == Kind::kConvolution)
+      convolve_weights<L>(l, d, x, work_.sums.data() + l.sums, gradient + l.weight, scratch);
     if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
     if (l.kind == Kind::kSum) return back_sum(i);
     const bool contrasted = batch.contrast && i + 1 == static_cast<Index>(layers().size());

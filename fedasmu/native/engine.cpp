@@ -51,7 +51,7 @@ class Engine {
     for (Index segment = 0; segment < segments(); ++segment)
       forward(segment, vector, running, data, batch, mode == Mode::kLearn, total);
     for (Index segment = segments() - 1; mode == Mode::kLearn && segment-- > 0;) backward(segment, vector, batch);
-    if (text_ && mode == Mode::kLearn) text_->add_gradient(gradient_.data());
+    if (mode == Mode::kLearn) settle_weights(batch.size);
     return total;
   }
 
@@ -131,6 +131,12 @@ class Engine {
     block.backward(vector, batch, first, begin, end, gradient_.data());
     if (segment > 0 && graph_.way(cut(segment)).used) block.gather_back(cut(segment));
     if (segment == 0 && text_) block.backward_text(vector, batch, first, gradient_.data());
+  }
+
+  void settle_weights(Index batch) {
+    if (in_wide(batch) > 0) wide_work_.settle_weights(graph_, gradient_.data());
+    if (in_wide(batch) < batch) narrow_work_.settle_weights(graph_, gradient_.data());
+    if (text_) text_->add_gradient(gradient_.data());
   }
 
   void settle_back(Index segment) {

@@ -26,6 +26,7 @@ class Graph {
     cuts_.push_back(0);
     for (Index i = 0; i < count; ++i) {
       if (i > 0) layers_[i].packed = layers_[i - 1].packed + layers_[i - 1].packed_size();
+      if (i > 0) layers_[i].sums = layers_[i - 1].sums + layers_[i - 1].sums_size();
       if (i > 0) layers_[i].noise = layers_[i - 1].noise_after();
       if (layers_[i].kind == Kind::kBatchNorm) cuts_.push_back(i);
     }
@@ -49,6 +50,7 @@ class Graph {
   const std::vector<Index>& gradient_sizes() const { return sizes_; }
   Index gradient_place(Index t) const { return places_[t]; }  // -1: it has none
   Index packed_size() const { return layers_.back().packed + layers_.back().packed_size(); }
+  Index sums_size() const { return layers_.back().sums + layers_.back().sums_size(); }
   Index largest() const {
     Index most = 0;
     for (const Map& map : tensors_) most = std::max(most, map.size());

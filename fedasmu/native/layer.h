@@ -40,6 +40,7 @@ struct Layer {
   bool relu;
   double eps, momentum;
   Index packed = 0;  // offset in the packed weights
+  Index sums = 0;    // offset in the sums that become the gradient of the weights at the end of a batch
   Index noise = 0;   // of a dropout: the features of the dropouts before it
   bool learns() const { return kind == Kind::kConvolution || kind == Kind::kLinear; }
   Index noise_after() const { return noise + (kind == Kind::kDropout ? out.channels : 0); }
@@ -50,14 +51,18 @@ struct Layer {
   }
   // Where the window of an output begins in the input.
   Index window(Index row, Index column) const { return in.at(row * stride_y - top, column * stride_x - left); }
-  // The side of the kernel if Winograd's way pays for it, otherwise 0.
-  Index winograd() const {
+  // The side of Winograd's tiles if that way pays, otherwise 0. Large tiles take fewer products, unless the image ends
+  // soon after it has begun the last of them.
+  Index tile() const {
     const bool small = kernel_y == kernel_x && (kernel_x == 2 || kernel_x == 3) && stride_y == 1 && stride_x == 1;
-    return kind == Kind::kConvolution && small && std::min(in.channels, out.channels) >= 16 ? kernel_x : 0;
+    if (kind != Kind::kConvolution || !small || std::min(in.channels, out.channels) < 16) return 0;
+    return kernel_x == 2 || 36 * tiles(4) < 16 * tiles(2) ? 4 : 2;
   }
-  Index points() const { return kernel_x == 2 ? 25 : 16; }
+  Index tiles(Index side) const { return (out.height + side - 1) / side * ((out.width + side - 1) / side); }
+  Index points() const { return (tile() + kernel_x - 1) * (tile() + kernel_x - 1); }
+  Index sums_size() const { return tile() ? points() * winograd_sums_plane(in.channels, out.channels) : 0; }
   // A convolution packs its weights twice, for both directions; a linear layer's lie right for the way back.
-  Index one_way() const { return winograd() ? points() * in.channels * out.channels : weights(); }
+  Index one_way() const { return tile() ? points() * winograd_weights_plane(in.channels, out.channels) : weights(); }
   Index packed_size() const { return kind == Kind::kConvolution ? 2 * one_way() : one_way(); }
 };
 
@@ -103,20 +108,33 @@ template <int L> void pack_backward(const Layer& l, const float* w, float* packe
   });
 }
 
+// Calls body with the kind of Winograd's algorithm that the layer uses.
+template <class Body> void with_winograd(const Layer& l, Body body) {
+  if (l.kernel_x == 2)
+    body(Winograd<2, 4>{});
+  else if (l.tile() == 2)
+    body(Winograd<3, 2>{});
+  else
+    body(Winograd<3, 4>{});
+}
+
 // The way back is a convolution with the kernel turned round and its channels exchanged.
-template <int L, int R> void pack_winograd(const Layer& l, const float* w, float* forward, float* backward) {
-  const auto at = [&](Index o, Index c, int y, int x) { return w[l.weight_at(o, c, y, x)]; };
-  winograd_pack<L, R>(l.out.channels, l.in.channels, forward, at);
-  winograd_pack<L, R>(l.in.channels, l.out.channels, backward,
-                      [&](Index c, Index o, int y, int x) { return at(o, c, R - 1 - y, R - 1 - x); });
+template <int L, class W> void pack_winograd(const Layer& l, const float* w, float* forward, float* backward) {
+  constexpr int area = W::R * W::R;
+  winograd_pack<L, W>(l.out.channels, l.in.channels, forward,
+                      [&](Index o, Index c) { return w + l.weight_at(o, c, 0, 0); });
+  float turned[area];
+  winograd_pack<L, W>(l.in.channels, l.out.channels, backward, [&](Index c, Index o) {
+    std::reverse_copy(w + l.weight_at(o, c, 0, 0), w + l.weight_at(o, c, 0, 0) + area, turned);
+    return static_cast<const float*>(turned);
+  });
 }
 
 template <int L> void pack(const Layer& l, const float* vector, float* packed) {
   const float* w = vector + l.weight;
   float* backward = packed + l.one_way();
-  if (l.winograd() == 2) pack_winograd<L, 2>(l, w, packed, backward);
-  if (l.winograd() == 3) pack_winograd<L, 3>(l, w, packed, backward);
-  if (l.kind == Kind::kConvolution && !l.winograd()) {
+  if (l.tile()) with_winograd(l, [&](auto way) { pack_winograd<L, decltype(way)>(l, w, packed, backward); });
+  if (l.kind == Kind::kConvolution && !l.tile()) {
     pack_forward<L>(l, w, packed);
     pack_backward<L>(l, w, backward);
   }

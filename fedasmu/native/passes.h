@@ -10,10 +10,10 @@ inline const float* bias_of(const Layer& l, const float* vector) { return l.bias
 
 template <int L>
 void convolve(const Layer& l, const float* w, const float* bias, const float* x, float* y, float* scratch) {
-  if (l.winograd()) {
-    const auto run = l.winograd() == 2 ? winograd<L, 2> : winograd<L, 3>;
-    return run(l.in, -l.top, -l.left, x, w, bias, l.relu, false, l.out, y, scratch);
-  }
+  if (l.tile())
+    return with_winograd(l, [&](auto way) {
+      winograd<L, decltype(way)>(l.in, -l.top, -l.left, x, w, bias, l.relu, false, l.out, y, scratch);
+    });
   const Sweep s{.pixels = l.out.width,
                 .rows = l.kernel_y,
                 .run = l.run(),
@@ -40,10 +40,11 @@ struct Reach {
 
 template <int L>
 void convolve_back(const Layer& l, const float* w, const float* d, float* dx, bool add, float* scratch) {
-  if (const Index r = l.winograd()) {
-    const auto run = r == 2 ? winograd<L, 2> : winograd<L, 3>;
-    return run(l.out, l.top - r + 1, l.left - r + 1, d, w, nullptr, false, add, l.in, dx, scratch);
-  }
+  if (l.tile())
+    return with_winograd(l, [&](auto way) {
+      const Index reach = l.kernel_x - 1;
+      winograd<L, decltype(way)>(l.out, l.top - reach, l.left - reach, d, w, nullptr, false, add, l.in, dx, scratch);
+    });
   const Index inputs = l.in.channels, outputs = l.out.channels;
   for_phases(l, [&](Phase py, Phase px, Index packed) {
     Sweep s{.pixels = 1,
@@ -74,10 +75,12 @@ void convolve_back(const Layer& l, const float* w, const float* d, float* dx, bo
 }
 
 // As many rows at a time as the second-level cache holds, since every tile of weights reads them again.
-template <int L> void convolve_weights(const Layer& l, const float* d, const float* x, float* g, float* scratch) {
-  if (l.winograd())
-    return (l.winograd() == 2 ? winograd_weights<L, 2> : winograd_weights<L, 3>)(l.in, l.top, l.left, x, l.out, d, g,
-                                                                                 scratch);
+template <int L>
+void convolve_weights(const Layer& l, const float* d, const float* x, float* sums, float* g, float* scratch) {
+  if (l.tile())
+    return with_winograd(l, [&](auto way) {
+      winograd_weights<L, decltype(way)>(l.in, l.top, l.left, x, l.out, d, sums, scratch);
+    });
   constexpr Index cache = 1 << 16;  // floats
   const Index per_row = (l.out.row() + l.stride_y * l.in.row()) * L, chunk = std::max<Index>(1, cache / per_row);
   const Index inputs = l.in.channels, area = l.kernel_y * l.kernel_x;
@@ -163,7 +166,7 @@ template <int L> void linear_weights(const Layer& l, const float* d, const float
 // How much scratch memory a layer needs, in floats.
 inline Index scratch_size(const Layer& l, Index lanes) {
   const Index linear = l.kind == Kind::kLinear ? lanes * (l.in.channels + lanes + 2 * l.out.channels) : 0;
-  const Index transforms = l.winograd() ? winograd_scratch(l.in.channels, l.out.channels, l.points(), lanes) : 0;
+  const Index transforms = l.tile() ? winograd_scratch(l.in.channels, l.out.channels, l.points(), lanes) : 0;
   return std::max({linear, transforms, l.out.channels * lanes});
 }
 

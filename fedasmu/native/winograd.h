@@ -1,7 +1,7 @@
 // Convolutions of small kernels with fewer multiplications (Winograd, 1980; Lavin and Gray, "Fast algorithms for
 // convolutional neural networks", CVPR 2016). M x M outputs of an R x R kernel take (M + R - 1)^2 products a channel,
-// not (M R)^2: 25 for 64 when R is 2 and M is 4, 16 for 36 when R is 3 and M is 2. The price is a transformation of
-// inputs, weights and outputs by additions, small beside the products where there are many channels.
+// not (M R)^2: 25 for 64 when R is 2 and M is 4, 16 for 36 when R is 3 and M is 2, 36 for 144 when M is 4. The price is a
+// transformation of inputs, weights and outputs by additions, small beside the products where there are many channels.
 #pragma once
 
 #include "kernels.h"
@@ -10,9 +10,9 @@ namespace {
 
 // One dimension: y = output(weights(w) * input(x)), the product element by element; and backwards, the gradient of the
 // products is delta(dy), that of the weights is gradient(delta(dy) * input(x)).
-template <int R> struct Winograd;
-template <> struct Winograd<2> {
-  static constexpr int M = 4, N = 5;  // Toom-Cook at the points 0, 1, -1, 2 and infinity
+template <int Kernel, int Tile> struct Winograd;
+template <> struct Winograd<2, 4> {
+  static constexpr int R = 2, M = 4, N = 5;  // Toom-Cook at the points 0, 1, -1, 2 and infinity
   template <class T> static void input(const T* x, T* v) {
     const T a = x[3] - x[1], b = x[2] - x[0];
     v[0] = a - 2.0f * b, v[1] = x[2] + x[1] - a, v[2] = 3.0f * (x[2] - x[1]) - a, v[3] = a,
@@ -37,8 +37,8 @@ template <> struct Winograd<2> {
     w[0] = 0.5f * (u[0] + u[1]) + sixth * (u[2] + u[3]), w[1] = 0.5f * u[1] + sixth * (2.0f * u[3] - u[2]) + u[4];
   }
 };
-template <> struct Winograd<3> {
-  static constexpr int M = 2, N = 4;
+template <> struct Winograd<3, 2> {
+  static constexpr int R = 3, M = 2, N = 4;
   template <class T> static void input(const T* x, T* v) {
     v[0] = x[0] - x[2], v[1] = x[1] + x[2], v[2] = x[2] - x[1], v[3] = x[3] - x[1];
   }
@@ -54,34 +54,71 @@ template <> struct Winograd<3> {
   }
 };
 
+template <> struct Winograd<3, 4> {
+  static constexpr int R = 3, M = 4, N = 6;  // at the points 0, 1, -1, 2, -2 and infinity
+  template <class T> static void input(const T* x, T* v) {
+    const T a = x[4] - 4.0f * x[2], b = x[3] - 4.0f * x[1], c = x[4] - x[2], d = 2.0f * (x[3] - x[1]);
+    v[0] = 4.0f * x[0] - 5.0f * x[2] + x[4], v[1] = a + b, v[2] = a - b, v[3] = c + d, v[4] = c - d;
+    v[5] = 4.0f * x[1] - 5.0f * x[3] + x[5];
+  }
+  template <class T> static void weights(const T* w, T* u) {
+    const T a = (w[0] + w[2]) * (-1.0f / 6.0f), b = w[1] * (1.0f / 6.0f);
+    const T c = w[0] * (1.0f / 24.0f) + w[2] * (1.0f / 6.0f), d = w[1] * (1.0f / 12.0f);
+    u[0] = 0.25f * w[0], u[1] = a - b, u[2] = a + b, u[3] = c + d, u[4] = c - d, u[5] = w[2];
+  }
+  template <class T> static void output(const T* m, T* y) {
+    const T a = m[1] + m[2], b = m[1] - m[2], c = m[3] + m[4], d = m[3] - m[4];
+    y[0] = m[0] + a + c, y[1] = b + 2.0f * d, y[2] = a + 4.0f * c, y[3] = b + 8.0f * d + m[5];
+  }
+  template <class T> static void delta(const T* y, T* m) {
+    const T a = y[0] + y[2], b = y[1] + y[3], c = y[0] + 4.0f * y[2], d = 2.0f * y[1] + 8.0f * y[3];
+    m[0] = y[0], m[1] = a + b, m[2] = a - b, m[3] = c + d, m[4] = c - d, m[5] = y[3];
+  }
+  template <class T> static void gradient(const T* u, T* w) {
+    const T a = (u[1] + u[2]) * (1.0f / 6.0f), b = (u[2] - u[1]) * (1.0f / 6.0f), c = u[3] + u[4], d = u[3] - u[4];
+    w[0] = 0.25f * u[0] - a + c * (1.0f / 24.0f), w[1] = b + d * (1.0f / 12.0f), w[2] = c * (1.0f / 6.0f) - a + u[5];
+  }
+};
+
 // Two dimensions: the columns, then the rows.
 template <int From, int To, class T, class Line>
 inline void square(const T (&in)[From][From], T (&out)[To][To], Line line) {
   T half[To][From];
-#pragma GCC unroll 5
+#pragma GCC unroll 6
   for (int j = 0; j < From; ++j) {
     T column[From], turned[To];
-#pragma GCC unroll 5
+#pragma GCC unroll 6
     for (int i = 0; i < From; ++i) column[i] = in[i][j];
     line(column, turned);
-#pragma GCC unroll 5
+#pragma GCC unroll 6
     for (int i = 0; i < To; ++i) half[i][j] = turned[i];
   }
-#pragma GCC unroll 5
+#pragma GCC unroll 6
   for (int i = 0; i < To; ++i) line(half[i], out[i]);
 }
 
-// The weights as [point][tile of outputs][k][n]; `at(n, k, y, x)` is a weight of output n.
-template <int L, int R, class At> void winograd_pack(Index outputs, Index depth, float* packed, At at) {
-  constexpr int N = Winograd<R>::N;
+// One more line a plane: planes a multiple of 4 KiB apart would fight for the same lines of the first-level cache.
+inline Index winograd_weights_plane(Index inputs, Index outputs) { return inputs * outputs + 16; }
+
+// The weights as [point][tile of outputs][k][n], a register of outputs at a time; `at(n, k)` is the kernel of output n.
+template <int L, class W, class At> void winograd_pack(Index outputs, Index depth, float* packed, At at) {
+  using Floats = Simd<kWidth>::Floats;
+  constexpr int R = W::R, N = W::N;
+  const Index plane = winograd_weights_plane(depth, outputs);
   for_tiles(outputs, Lanes<L>::most, [&](Index first, Index count) {
     for (Index k = 0; k < depth; ++k)
-      for (Index n = 0; n < count; ++n) {
-        float w[R][R], u[N][N];
-        for (int y = 0; y < R; ++y)
-          for (int x = 0; x < R; ++x) w[y][x] = at(first + n, k, y, x);
-        square(w, u, [](const float* a, float* b) { Winograd<R>::weights(a, b); });
-        for (int p = 0; p < N * N; ++p) packed[p * depth * outputs + first * depth + k * count + n] = u[p / N][p % N];
+      for (Index n = 0; n < count; n += kWidth) {
+        const Index some = std::min<Index>(kWidth, count - n);
+        float kernels[R * R][kWidth] = {};
+        for (Index i = 0; i < some; ++i) {
+          const float* kernel = at(first + n + i, k);
+          for (int q = 0; q < R * R; ++q) kernels[q][i] = kernel[q];
+        }
+        Floats w[R][R], u[N][N];
+        for (int q = 0; q < R * R; ++q) w[q / R][q % R] = load<Floats>(kernels[q]);
+        square(w, u, [](const Floats* a, Floats* b) { W::weights(a, b); });
+        float* to = packed + first * depth + k * count + n;
+        for (int p = 0; p < N * N; ++p) std::memcpy(to + p * plane, &u[p / N][p % N], some * sizeof(float));
       }
   });
 }
@@ -104,25 +141,25 @@ inline void lift(const Map& map, const float* x, Index row, Index column, const 
     }
   for (Index c = 0; c < map.channels * L; c += Lanes<L>::width) {
     Floats patch[From][From], lifted[To][To];
-#pragma GCC unroll 25
+#pragma GCC unroll 36
     for (int p = 0; p < From * From; ++p) patch[p / From][p % From] = load<Floats>(from[p / From][p % From] + c);
     square(patch, lifted, line);
-#pragma GCC unroll 25
+#pragma GCC unroll 36
     for (int p = 0; p < To * To; ++p) store(to + p * plane + c, lifted[p / To][p % To]);
   }
 }
 
 // The outputs of one tile at (row, column), as far as they are inside of the image.
-template <int L, int R>
+template <int L, class W>
 inline void lower(const float* from, Index plane, const float* bias, bool relu, bool add, const Map& out, Index row,
                   Index column, float* y) {
   using Floats = typename Lanes<L>::Floats;
-  constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
+  constexpr int M = W::M, N = W::N;
   for (Index o = 0; o < out.channels * L; o += Lanes<L>::width) {
     Floats products[N][N], results[M][M];
-#pragma GCC unroll 25
+#pragma GCC unroll 36
     for (int p = 0; p < N * N; ++p) products[p / N][p % N] = load<Floats>(from + p * plane + o);
-    square(products, results, [](const Floats* m, Floats* r) { Winograd<R>::output(m, r); });
+    square(products, results, [](const Floats* m, Floats* r) { W::output(m, r); });
 #pragma GCC unroll 16
     for (int q = 0; q < M * M; ++q) {
       if (row + q / M >= out.height || column + q % M >= out.width) continue;
@@ -135,19 +172,24 @@ inline void lower(const float* from, Index plane, const float* bias, bool relu, 
   }
 }
 
-// Calls body(row, column, tiles) for every strip of tiles.
-template <int M, class Body> void for_strips(const Map& out, Body body) {
-  for (Index row = 0; row < out.height; row += M)
-    for (Index column = 0; column < out.width; column += M * kStrip)
-      body(row, column, std::min(kStrip, (out.width - column + M - 1) / M));
-}
+// The tiles of an image, a strip of them at a time: body(first, count), and where each of them is.
+struct Tiles {
+  Index side, across, count;
+  Tiles(const Map& out, Index m)
+      : side(m), across((out.width + m - 1) / m), count(across * ((out.height + m - 1) / m)) {}
+  Index row(Index t) const { return t / across * side; }
+  Index column(Index t) const { return t % across * side; }
+  template <class Body> void for_strips(Body body) const {
+    for (Index first = 0; first < count; first += kStrip) body(first, std::min(kStrip, count - first));
+  }
+};
 
 // y = the convolution of x, whose pixel (top, left) meets the first tap of the first output; 0 outside of x.
-template <int L, int R>
+template <int L, class W>
 void winograd(const Map& in, Index top, Index left, const float* x, const float* w, const float* bias, bool relu,
               bool add, const Map& out, float* y, float* scratch) {
   using Floats = typename Lanes<L>::Floats;
-  constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
+  constexpr int M = W::M, N = W::N;
   const Index inputs = in.channels, outputs = out.channels;
   const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L);
   float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
@@ -161,31 +203,36 @@ void winograd(const Map& in, Index top, Index left, const float* x, const float*
           .w_row = 0,
           .y_pixel = outputs * L,
           .y_step = L};
-  for_strips<M>(out, [&](Index row, Index column, Index tiles) {
-    s.pixels = tiles;
-    for (Index t = 0; t < tiles; ++t)
-      lift<L, N, N>(in, x, row + top, column + M * t + left, zeros, v_plane, v + t * inputs * L,
-                    [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
+  const Tiles tiles(out, M);
+  tiles.for_strips([&](Index first, Index count) {
+    s.pixels = count;
+    for (Index t = 0; t < count; ++t)
+      lift<L, N, N>(in, x, tiles.row(first + t) + top, tiles.column(first + t) + left, zeros, v_plane,
+                    v + t * inputs * L, [](const Floats* a, Floats* b) { W::input(a, b); });
     for (Index p = 0; p < N * N; ++p)
-      sweep_all<L>(s, outputs, v + p * v_plane, w + p * inputs * outputs, inputs, 0, nullptr, m + p * m_plane);
-    for (Index t = 0; t < tiles; ++t)
-      lower<L, R>(m + t * outputs * L, m_plane, bias, relu, add, out, row, column + M * t, y);
+      sweep_all<L>(s, outputs, v + p * v_plane, w + p * winograd_weights_plane(inputs, outputs), inputs, 0, nullptr,
+                   m + p * m_plane);
+    for (Index t = 0; t < count; ++t)
+      lower<L, W>(m + t * outputs * L, m_plane, bias, relu, add, out, tiles.row(first + t), tiles.column(first + t), y);
   });
 }
 
-// Adds to the gradient of the weights, [o][c][ky][kx]. The sum runs over tiles and samples, so here the channels take
-// the samples' place as the vector: both operands are transposed.
-template <int L, int R>
-void winograd_weights(const Map& in, Index top, Index left, const float* x, const Map& out, const float* d, float* g,
+// The gradient of the weights before it is transformed, [point][output][input]: it adds up over the blocks of a batch.
+inline Index winograd_padded(Index inputs) { return (inputs + 15) / 16 * 16; }
+inline Index winograd_sums_plane(Index inputs, Index outputs) { return outputs * winograd_padded(inputs) + 16; }
+
+// The sum runs over tiles and samples, so here the channels take the samples' place as the vector: both operands are
+// transposed.
+template <int L, class W>
+void winograd_weights(const Map& in, Index top, Index left, const float* x, const Map& out, const float* d, float* sums,
                       float* scratch) {
   using Floats = typename Lanes<L>::Floats;
-  constexpr int M = Winograd<R>::M, N = Winograd<R>::N;
-  const Index inputs = in.channels, outputs = out.channels, padded = (inputs + L - 1) / L * L;
-  const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L), u_plane = outputs * padded;
+  constexpr int M = W::M, N = W::N;
+  const Index inputs = in.channels, outputs = out.channels, padded = winograd_padded(inputs);
+  const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L);
   float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
-  float *vt = zeros + std::max(inputs, outputs) * L, *mt = vt + kStrip * L * padded, *u = mt + kStrip * L * outputs;
+  float *vt = zeros + std::max(inputs, outputs) * L, *mt = vt + kStrip * L * padded;
   std::fill(zeros, vt, 0.0f);
-  std::fill_n(u, N * N * u_plane, 0.0f);
   Sweep s{.pixels = padded / L,
           .rows = 1,
           .run = 0,
@@ -197,35 +244,48 @@ void winograd_weights(const Map& in, Index top, Index left, const float* x, cons
           .y_pixel = L,
           .y_step = padded,
           .add = true};
-  for_strips<M>(out, [&](Index row, Index column, Index tiles) {
-    for (Index t = 0; t < tiles; ++t) {
-      lift<L, N, N>(in, x, row - top, column + M * t - left, zeros, v_plane, v + t * inputs * L,
-                    [](const Floats* a, Floats* b) { Winograd<R>::input(a, b); });
-      lift<L, M, N>(out, d, row, column + M * t, zeros, m_plane, m + t * outputs * L,
-                    [](const Floats* a, Floats* b) { Winograd<R>::delta(a, b); });
+  const Tiles tiles(out, M);
+  tiles.for_strips([&](Index first, Index count) {
+    for (Index t = 0; t < count; ++t) {
+      const Index row = tiles.row(first + t), column = tiles.column(first + t);
+      lift<L, N, N>(in, x, row - top, column - left, zeros, v_plane, v + t * inputs * L,
+                    [](const Floats* a, Floats* b) { W::input(a, b); });
+      lift<L, M, N>(out, d, row, column, zeros, m_plane, m + t * outputs * L,
+                    [](const Floats* a, Floats* b) { W::delta(a, b); });
     }
-    s.run = tiles * L;
+    s.run = count * L;
     for (Index p = 0; p < N * N; ++p) {
-      for (Index t = 0; t < tiles; ++t) {
+      for (Index t = 0; t < count; ++t) {
         transpose(v + p * v_plane + t * inputs * L, inputs, L, L, padded, vt + t * L * padded);
         transpose(m + p * m_plane + t * outputs * L, outputs, L, L, outputs, mt + t * L * outputs);
       }
-      sweep_all<L>(s, outputs, vt, mt, 0, 0, nullptr, u + p * u_plane);
+      sweep_all<L>(s, outputs, vt, mt, 0, 0, nullptr, sums + p * winograd_sums_plane(inputs, outputs));
     }
   });
+}
+
+// Adds the sums of a batch to the gradient, [o][c][ky][kx], and forgets them.
+template <class W> void winograd_gradient(Index inputs, Index outputs, float* sums, float* g) {
+  using Floats = Simd<kWidth>::Floats;
+  constexpr int R = W::R, N = W::N;
+  const Index padded = winograd_padded(inputs), plane = winograd_sums_plane(inputs, outputs);
   for (Index o = 0; o < outputs; ++o)
-    for (Index c = 0; c < inputs; ++c, g += R * R) {
-      float products[N][N], weights[R][R];
-      for (int p = 0; p < N * N; ++p) products[p / N][p % N] = u[p * u_plane + o * padded + c];
-      square(products, weights, [](const float* a, float* b) { Winograd<R>::gradient(a, b); });
-      for (int k = 0; k < R * R; ++k) g[k] += weights[k / R][k % R];
+    for (Index c = 0; c < inputs; c += kWidth) {
+      Floats products[N][N], weights[R][R];
+      for (int p = 0; p < N * N; ++p) {
+        float* from = sums + p * plane + o * padded + c;
+        products[p / N][p % N] = load<Floats>(from);
+        store(from, Floats{});
+      }
+      square(products, weights, [](const Floats* a, Floats* b) { W::gradient(a, b); });
+      for (Index i = 0; i < std::min<Index>(kWidth, inputs - c); ++i)
+        for (int k = 0; k < R * R; ++k) g[((o * inputs) + c + i) * R * R + k] += weights[k / R][k % R][i];
     }
 }
 
 inline Index winograd_scratch(Index inputs, Index outputs, Index points, Index lanes) {
-  const Index padded = (inputs + lanes - 1) / lanes * lanes;
-  return points * (winograd_plane(inputs, lanes) + winograd_plane(outputs, lanes) + outputs * padded) +
-         (std::max(inputs, outputs) + kStrip * (padded + outputs)) * lanes;
+  return points * (winograd_plane(inputs, lanes) + winograd_plane(outputs, lanes)) +
+         (std::max(inputs, outputs) + kStrip * (winograd_padded(inputs) + outputs)) * lanes;
 }
 
 }  // namespace
