@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from fedasmu import models
 from fedasmu.data.examples import Examples
+from fedasmu.memory import keep_freed_memory
 from fedasmu.native import Network, Unsupported
 from fedasmu.vector import Layout
 
@@ -63,6 +64,8 @@ OTHERS = (
     Case("mlp_eval", "mlp", (1, 28, 28), 0, 10_000),
     Case("textcnn_b32", "textcnn", (500,), 32, 64),
     Case("textcnn_eval", "textcnn", (500,), 0, 200),
+    Case("resnet20_b32", "resnet20", (3, 32, 32), 32, 64),
+    Case("resnet20_eval", "resnet20", (3, 32, 32), 0, 200),
     Case("alexnet_b32", "alexnet", (3, 32, 32), 32, 64),
     Case("vgg11_b32", "vgg11", (3, 32, 32), 32, 32),
 )
@@ -80,7 +83,8 @@ def examples(case: Case) -> Examples:
 
 
 def eager(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
-    """The loop that every tutorial has. Its batches are sliced and scaled beforehand: it pays for the network alone."""
+    """The loop that every tutorial has, at its best: batches sliced and scaled beforehand, freed memory kept."""
+    keep_freed_memory()
     batches = [data.batch(indices) for indices in case.batches()]
     optimizer = torch.optim.SGD(module.parameters(), lr=LR)
 
@@ -134,25 +138,31 @@ def serve(case: Case, side: Side, pipe: Connection) -> None:
         pipe.send(seconds(work))
 
 
-def compare(case: Case, budget: float) -> tuple[float, float, float]:
-    """Samples a second of the eager loop and of the engine, and the median of their ratio."""
+def turns(case: Case, sides: Sequence[Side], budget: float) -> list[tuple[float, ...]]:
+    """The seconds of each side, in turns, so that all see the same machine."""
     context = multiprocessing.get_context("fork")
     pipes = []
-    for side in (native, eager):
+    for side in sides:
         ours, theirs = context.Pipe()
         context.Process(target=serve, args=(case, side, theirs), daemon=True).start()
         pipes.append(ours)
     for pipe in pipes:
         if reason := pipe.recv():
             raise Unsupported(reason)
-    pairs: list[tuple[float, float]] = []
+    rounds: list[tuple[float, ...]] = []
     start = time.monotonic()
-    while len(pairs) < 5 or time.monotonic() - start < budget:
-        pairs.append((ask(pipes[0]), ask(pipes[1])))
+    while len(rounds) < 5 or time.monotonic() - start < budget:
+        rounds.append(tuple(ask(pipe) for pipe in pipes))
     for pipe in pipes:
         pipe.send(False)
-    fast, slow = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return case.samples / slow, case.samples / fast, statistics.median(b / a for a, b in pairs)
+    return rounds
+
+
+def compare(case: Case, budget: float) -> tuple[float, float, float]:
+    """Samples a second of the eager loop and of the engine, and the median of their ratio."""
+    rounds = turns(case, (native, eager), budget)
+    fast, slow = (statistics.median(column) for column in zip(*rounds, strict=True))
+    return case.samples / slow, case.samples / fast, statistics.median(b / a for a, b in rounds)
 
 
 def ask(pipe: Connection) -> float:

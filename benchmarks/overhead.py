@@ -20,6 +20,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedasmu import Experiment, FederatedData
+from fedasmu.memory import keep_freed_memory
 from fedasmu.models import build
 
 WORKLOADS = {"w1": {"epochs": 5, "batch": 32, "tasks": 8}, "w2": {"epochs": 1, "batch": 10, "tasks": 24}}
@@ -35,7 +36,8 @@ def images(devices: int) -> FederatedData:
 
 
 def bare_loop(data: FederatedData, epochs: int, batch: int, tasks: int) -> float:
-    """What anybody would write: a module, an optimiser, shuffled batches."""
+    """What anybody would write: a module, an optimiser, shuffled batches; and a C library that keeps freed memory."""
+    keep_freed_memory()
     module = build("lenet5", shape=(1, 28, 28), classes=10, seed=0)
     optimiser = torch.optim.SGD(module.parameters(), lr=LR)
     inputs, targets = data.train.inputs, data.train.targets

@@ -11,6 +11,7 @@ from fedasmu.algorithms import Federation
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk
+from fedasmu.engine import native_network
 from fedasmu.environment import expected_data, federated_data, fleet, network
 from fedasmu.errors import UserError
 from fedasmu.native import Network
@@ -22,7 +23,7 @@ from fedasmu.server import Server
 from fedasmu.shelf import Shelf
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.simulator import Simulator
-from fedasmu.training import Trainer, native_network
+from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
 
@@ -65,7 +66,8 @@ class Build:
             altered = "" if config.data.augment == "none" else f"; fed with images altered by {config.data.augment}"
             if altered and len(shape) != 3:
                 raise UserError(f"data.augment = {config.data.augment!r}: alters images, but the data are {shape}")
-            self.native, engine = native_network(config.engine, self.module, self.layout, shape, config.device)
+            compiled = config.engine, self.module, self.layout, shape, config.local.batch, config.device
+            self.native, engine = native_network(*compiled)
             say(engine + altered)
 
     def trainer(self) -> Trainer:

@@ -73,15 +73,15 @@ class Layout:
             entry.view(vector).copy_(named[entry.name].detach())
         return vector
 
-    def attach(self, module: nn.Module, vector: Tensor, gradient: Tensor) -> None:
-        """Make the module's tensors views of `vector`, and its gradients views of `gradient`.
+    def attach(self, module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> None:
+        """Make the module's tensors views of `vector`, and its gradients views of `gradient`, if one is given.
 
         From then on, writing the vector loads the model, and a backward pass fills the gradient.
         """
         parameters = dict(module.named_parameters())
         for entry in self.parameters:
             parameters[entry.name].data = entry.view(vector)
-            parameters[entry.name].grad = entry.view(gradient)
+            parameters[entry.name].grad = None if gradient is None else entry.view(gradient)
         for entry in self.buffers:
             if entry.name in parameters:
                 parameters[entry.name].data = entry.view(vector)

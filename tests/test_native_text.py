@@ -20,7 +20,7 @@ from fedasmu.models import build
 from fedasmu.models.contrast import Contrast
 from fedasmu.models.features import forward_with_features
 from fedasmu.native.plan import plan
-from fedasmu.training import TorchEngine
+from fedasmu.torch_engine import TorchEngine
 from fedasmu.vector import Layout
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
@@ -163,7 +163,7 @@ def test_a_contrast_is_the_one_of_pytorch(name: str) -> None:
     torch.manual_seed(3)
     network.train(plain, data, batches, 0.1)
     torch.manual_seed(3)
-    loss = network.train(ours, data, batches, 0.1, contrast=contrast)
+    loss = network.train(ours, data, batches, 0.1, objective=contrast)
     torch.manual_seed(3)
     assert loss == pytest.approx(engine.train(theirs, data, batches, 0.1, objective=contrast), rel=1e-5)
     assert (ours - plain).norm() > 100 * (ours - theirs).norm()

@@ -21,13 +21,14 @@ from conftest import Run, blobs, outputs, settings, softmax
 from torch import Tensor, nn
 
 from fedasmu import Experiment, checkpoint, failure, pools
+from fedasmu.engine import native_network
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.pools import Inline, Job, Pool, Site, timing_only
 from fedasmu.pools.crew import Crew
 from fedasmu.pools.forked import Forked
 from fedasmu.pools.worker import Worker
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained
-from fedasmu.training import Trainer, native_network
+from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
 GIVES_UP = {14: SystemExit(3), 15: KeyboardInterrupt()}
@@ -106,7 +107,7 @@ def test_a_pickled_trainer_gives_the_same_answers(engine: str) -> None:
     module = softmax()
     layout = Layout.of(module)
     start = layout.read(module)
-    network, _ = native_network(engine, module, layout, (20,), "cpu")
+    network, _ = native_network(engine, module, layout, (20,), 8, "cpu")
     trainer = Trainer(module, layout, blobs(), 8, 2, native=network)
     command = Train(start, range(7), 0.1)
     expected = trainer.perform(command, 3, 77)  # also makes what must not be pickled

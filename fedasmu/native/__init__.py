@@ -21,6 +21,7 @@ from fedasmu.native import checks, library
 from fedasmu.native.graph import Kind, Unsupported
 from fedasmu.native.plan import Plan, plan
 from fedasmu.native.text import Text
+from fedasmu.protocol import Objective
 from fedasmu.vector import Layout
 
 __all__ = ["Network", "Unsupported", "available"]
@@ -70,6 +71,13 @@ class Network:
         learned = self._plan.text is not None or any(layer.weight >= 0 for layer in before)
         return learned and last.kind is Kind.LINEAR and not last.relu
 
+    def supports(self, objective: Objective | None) -> bool:
+        return objective is None or (isinstance(objective, Contrast) and self.contrasts)
+
+    def slow(self, batch: int) -> str | None:
+        """Why PyTorch trains this network faster on batches of this size, None if it does not."""
+        return self._plan.slow(batch)
+
     def train(
         self,
         vector: Tensor,
@@ -80,11 +88,11 @@ class Network:
         pull: float = 0.0,
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
-        contrast: Contrast | None = None,
+        objective: Objective | None = None,
     ) -> float:
         """One SGD step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)).
 
-        The gradient is that of the cross-entropy, and of a contrast's term if there is one.
+        The gradient is that of the cross-entropy, and of a `Contrast`'s term if that is the objective.
 
         Returns the sum over the steps of the batch's mean loss before the step.
         """
@@ -101,7 +109,8 @@ class Network:
         self._reserve(sizes)
         data, noise = _Data(examples, self._shape, indices, self._plan), self._noise(batches)
         compared = None
-        if contrast is not None:
+        if objective is not None:
+            contrast = self._contrast(objective)
             each, places = torch.unique(indices, return_inverse=True)  # every epoch has the same examples
             others = contrast.received, contrast.previous
             near, far = (self.features(other, examples, each)[places] for other in others)
@@ -110,6 +119,11 @@ class Network:
         what = indices.data_ptr(), sizes.data_ptr(), len(sizes), _address(noise)
         terms = compared and ctypes.byref(compared), ctypes.byref(step)
         return float(self._library.engine_train(self._engine, *where, *what, *terms))
+
+    def _contrast(self, objective: Objective) -> Contrast:
+        if not isinstance(objective, Contrast):
+            raise Unsupported(f"the native engine does not know the objective {type(objective).__name__}")
+        return objective
 
     def features(self, vector: Tensor, examples: Examples, indices: Tensor) -> Tensor:
         """What the last layer reads of each of these examples, in evaluation."""

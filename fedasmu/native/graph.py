@@ -61,6 +61,17 @@ class Layer:
     momentum: float = 0.0
 
     @property
+    def weights(self) -> int:
+        """How many it multiplies with."""
+        area = math.prod(self.kernel) if self.kind is Kind.CONVOLUTION else 1
+        return area * self.inputs[0] * self.outputs[0] if self.kind in (Kind.CONVOLUTION, Kind.LINEAR) else 0
+
+    @property
+    def products(self) -> int:
+        """How many it computes for a sample."""
+        return self.weights * math.prod(self.outputs[1:])
+
+    @property
     def sources(self) -> tuple[int, ...]:
         return (self.reads,) if self.other < 0 else (self.reads, self.other)
 

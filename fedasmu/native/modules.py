@@ -11,9 +11,6 @@ from torch import nn
 
 from fedasmu.native.graph import Graph, Kind, Pair, Sides, Unsupported, Values
 
-# A layer of more weights than this leaves the second-level cache, where the engine reads them again for every block of
-# samples; PyTorch reads them once a batch. Measured: docs/explanation/engine.md.
-MOST_WEIGHTS = 2**20
 MOST_STRIDE = 8
 
 
@@ -28,7 +25,6 @@ def append(graph: Graph, module: nn.Module, x: Values) -> Values:
         raise graph.unknown(type(module).__name__)
     graph.length += 1
     try:
-        _check_width(module)
         made = add(graph, module, x)
     except _Misfit as problem:
         raise Unsupported(f"layer {graph.length} ({type(module).__name__}) {problem}") from None
@@ -184,12 +180,6 @@ _MODULES: dict[type[nn.Module], Callable[[Graph, Any, Values], Values]] = {
     nn.Dropout: _dropout,
     nn.Identity: _identity,
 }
-
-
-def _check_width(module: nn.Module) -> None:
-    weights = module.weight.numel() if isinstance(module, nn.Conv2d | nn.Linear) else 0
-    if weights > MOST_WEIGHTS:
-        raise _Misfit(f"has {weights:,} weights: PyTorch is faster for layers this wide")
 
 
 def _pair(size: Any) -> Pair:

@@ -22,6 +22,9 @@ from fedasmu.native.graph import Graph, Kind, Layer, Unsupported, Values
 from fedasmu.native.modules import append, shortcut, sum_of
 from fedasmu.vector import Layout
 
+CACHED_WEIGHTS = 2**20  # of a layer
+FEWEST_USES = 200  # of a weight in a batch: measured
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -30,6 +33,18 @@ class Plan:
     text: text.Text | None  # what stands before the layers; None: they read the inputs themselves
     dropouts: tuple[tuple[int, float], ...]  # how many features, and the share of them that is dropped
     randomness: str | None  # why the network can be evaluated but not trained; None: it can
+
+    def slow(self, batch: int) -> str | None:
+        """Why PyTorch trains this faster on batches of this size, None if it does not.
+
+        Weights that leave the second-level cache are fetched, transformed and written for every batch, and their sums
+        as well. That pays only where each of them is then used often enough: docs/explanation/engine.md.
+        """
+        weights = [layer.weights for layer in self.layers]
+        uses = batch * sum(layer.products for layer in self.layers) // max(sum(weights), 1)
+        if max(weights) <= CACHED_WEIGHTS or uses >= FEWEST_USES:
+            return None
+        return f"its {sum(weights):,} weights are used only {uses} times each in a batch of {batch}"
 
     @property
     def fewest(self) -> int:

@@ -16,12 +16,13 @@ from fedasmu import models
 from fedasmu.algorithms import Learner
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
+from fedasmu.engine import native_network
 from fedasmu.errors import UserError
 from fedasmu.imports import load
 from fedasmu.network.terms import Terms, layout_digest
 from fedasmu.network.wire import Shapes
 from fedasmu.protocol import Workload
-from fedasmu.training import Trainer, native_network
+from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
 Source = Callable[[], tuple[Any, Any]]
@@ -78,7 +79,7 @@ class Equipment:
         scale, shift = (torch.tensor(terms.scale), torch.tensor(terms.shift)) if images else (None, None)
         own = Examples(inputs, targets, scale, shift)
         _check_forward(module, own, terms)
-        native, self.engine = native_network(engine, module, self.layout, terms.shape, "cpu")
+        native, self.engine = native_network(engine, module, self.layout, terms.shape, terms.batch, "cpu")
         federated = FederatedData("own", own, own, [torch.arange(len(targets))], terms.classes)
         self.trainer = Trainer(module, self.layout, federated, terms.batch, terms.epochs, "cpu", native, terms.augment)
         self.learner: Learner = method.learner()

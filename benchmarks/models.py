@@ -1,0 +1,73 @@
+"""A step of every model of the paper on one core: what a run gets, against the bare eager loop at its best.
+
+    python benchmarks/models.py [--json] [--seconds N]
+
+Three sides take turns, each in a process of its own: `ours` is the engine that `engine = "auto"` chooses; `eager` is
+the loop that every tutorial has; `channels_last` is that loop on images pixel by pixel. For all of them the C library
+keeps freed memory. Milliseconds are of processor time, medians over the turns; a ratio is the median over the turns of
+eager / ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+
+import torch
+from engine import LR, Case, eager, turns
+from torch import nn
+
+from fedasmu.data.examples import Examples
+from fedasmu.engine import Engine, native_network
+from fedasmu.torch_engine import TorchEngine
+from fedasmu.vector import Layout
+
+MODELS = {"lenet5": (1, 28, 28), "cnn": (3, 32, 32), "resnet20": (3, 32, 32), "alexnet": (3, 32, 32),
+          "vgg11": (3, 32, 32), "textcnn": (500,)}  # fmt: skip
+STEPS = {"lenet5": 20, "cnn": 2}  # in one measurement
+BATCHES = (10, 32, 64)
+BARS = {"resnet20_b64": 1.7, "alexnet_b64": 1.6, "vgg11_b64": 1.25}
+LOWEST = 0.98  # of all others
+
+
+def ours(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
+    layout = Layout.of(module)
+    vector, batches = layout.read(module), case.batches()
+    network, _ = native_network("auto", module, layout, case.shape, case.batch, "cpu")
+    engine: Engine = network or TorchEngine(module, layout, torch.device("cpu"))
+    return lambda: engine.train(vector, data, batches, LR)
+
+
+def channels_last(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
+    if len(case.shape) == 3:
+        inputs = data.batch(torch.arange(case.samples))[0].contiguous(memory_format=torch.channels_last)
+        data, module = Examples(inputs, data.targets), module.to(memory_format=torch.channels_last)
+    return eager(case, module, data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object of ratios")
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each case")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'case':16}{'ours':>9}{'eager':>9}{'channels_last':>15}{'ratio':>8}{'bar':>7}   (ms a step, one core)")
+    ratios = {}
+    for model, shape in MODELS.items():
+        for batch in BATCHES:
+            steps = STEPS.get(model, 1)
+            name = f"{model}_b{batch}"
+            case = Case(name, model, shape, batch, steps * batch)
+            rounds = turns(case, (ours, eager, channels_last), arguments.seconds)
+            times = [1000 * statistics.median(column) / steps for column in zip(*rounds, strict=True)]
+            ratios[name] = round(statistics.median(slow / fast for fast, slow, _ in rounds), 2)
+            bar = BARS.get(name, LOWEST)
+            print(f"{name:16}{times[0]:9.2f}{times[1]:9.2f}{times[2]:15.2f}{ratios[name]:8.2f}{bar:7}", flush=True)
+    if arguments.json:
+        print(json.dumps(ratios))
+
+
+if __name__ == "__main__":
+    main()
