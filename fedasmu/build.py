@@ -66,8 +66,8 @@ class Build:
             altered = "" if config.data.augment == "none" else f"; fed with images altered by {config.data.augment}"
             if altered and len(shape) != 3:
                 raise UserError(f"data.augment = {config.data.augment!r}: alters images, but the data are {shape}")
-            compiled = config.engine, self.module, self.layout, shape, config.local.batch, config.device
-            self.native, engine = native_network(*compiled)
+            settings = config.local.batch, config.device, config.instructions
+            self.native, engine = native_network(config.engine, self.module, self.layout, shape, *settings)
             say(engine + altered)
 
     def trainer(self) -> Trainer:

@@ -121,6 +121,9 @@ class Config(Section):
     seed: int = Field(0, ge=0, description="of everything random")
     model: Network = Network()
     engine: Literal["auto", "native", "torch"] = Field("auto", description="what trains; auto: native where it can")
+    instructions: Literal["auto", "base", "avx2", "avx512"] = Field(
+        "auto", description="of the native engine; auto: the best that the processor has"
+    )
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?|mps)$", description="where PyTorch trains")
     timing_only: bool = Field(False, description="simulate the order of events without training")
     checkpoint_seconds: float = Field(30.0, gt=0, description="wall-clock time between two checkpoints")

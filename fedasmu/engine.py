@@ -48,7 +48,13 @@ class Engine(Protocol):
 
 
 def native_network(
-    setting: str, module: nn.Module, layout: Layout, shape: tuple[int, ...], batch: int, device: str
+    setting: str,
+    module: nn.Module,
+    layout: Layout,
+    shape: tuple[int, ...],
+    batch: int,
+    device: str,
+    instructions: str = "auto",
 ) -> tuple[Network | None, str]:
     """The module compiled for the native engine, or None; and in one line which engine runs, and why."""
     if setting == "torch":
@@ -56,7 +62,7 @@ def native_network(
     try:
         if device != "cpu":
             raise Unsupported(f"the native engine runs on the cpu, not on {device}")
-        network = Network(module, layout, shape)
+        network = Network(module, layout, shape, instructions)
         if setting == "auto" and (reason := network.slow(batch)):
             raise Unsupported(reason)
     except Unsupported as reason:
@@ -64,7 +70,15 @@ def native_network(
             raise UserError(f"engine = 'native': {reason}") from None
         return None, f"engine: PyTorch, because {reason}"
     if network.untrainable is None:
-        return network, "engine: native"
+        return network, f"engine: native ({network.instructions})"
     if setting == "native":
         raise UserError(f"engine = 'native': {network.untrainable}")
     return network, f"engine: PyTorch to train, because {network.untrainable}; native to evaluate"
+
+
+def name(native: Network | None) -> str:
+    """Which engines run, without reasons: with the processor, what the last digits of a number depend on."""
+    if native is None:
+        return "PyTorch"
+    engine = f"native ({native.instructions})"
+    return engine if native.untrainable is None else f"PyTorch, {engine} to evaluate"

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedasmu
-from fedasmu import checkpoint, failure, pools
+from fedasmu import checkpoint, engine, failure, pools
 from fedasmu.build import Build
 from fedasmu.config import Config, Network, Stop
 from fedasmu.data.federated import FederatedData
@@ -165,13 +165,15 @@ def _execute(
 
     def save() -> None:
         wall = before + time.monotonic() - began
-        checkpoint.save({**simulator.state(), "wall": wall}, directory / "checkpoint")
+        checkpoint.save({**simulator.state(), "wall": wall, "on": _on(build)}, directory / "checkpoint")
 
     try:
         if state is None:
             simulator.begin()
         else:
             before = _restore(simulator, state, directory)
+            if state.get("on", _on(build)) != _on(build):
+                say(f"begun with {state['on']}, goes on with {_on(build)}: the last digits of its numbers may differ")
         under_way = True
         while not simulator.finished and not stopping.is_set():
             simulator.step()
@@ -264,9 +266,19 @@ def conclude(
         "bytes_up": simulator.desk.meter.tally.bytes_up,
         "wall_seconds": round(wall, 3),
         "workers": pools.name(workers),
+        "engine": engine.name(build.native),
         **surroundings(),
     }
     write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+
+
+def _on(build: Build) -> str:
+    """What rounds: the same recipe has the same bits where this is the same."""
+    return f"{engine.name(build.native)} on {_machine()}"
+
+
+def _machine() -> str:
+    return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def surroundings() -> dict[str, str]:
@@ -276,8 +288,7 @@ def surroundings() -> dict[str, str]:
         commit = subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         commit = "unknown"
-    machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
-    return {"fedasmu": fedasmu.__version__, "commit": commit, "torch": torch.__version__, "machine": machine}
+    return {"fedasmu": fedasmu.__version__, "commit": commit, "torch": torch.__version__, "machine": _machine()}
 
 
 @contextmanager

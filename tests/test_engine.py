@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import pytest
 import torch
+from conftest import Run, blobs, settings, softmax
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedasmu import models, native
+from fedasmu import Experiment, models, native
 from fedasmu.data.examples import Examples
 from fedasmu.engine import native_network
 from fedasmu.errors import UserError
 from fedasmu.models.contrast import Contrast
+from fedasmu.native import library
 from fedasmu.torch_engine import CHANNELS_LAST, TorchEngine
 from fedasmu.vector import Layout
 
@@ -28,19 +33,20 @@ def chosen(setting: str, model: str, batch: int) -> tuple[native.Network | None,
 @pytest.mark.parametrize(
     ("model", "batch", "engine"),
     [
-        ("resnet20", 10, "engine: native"),
-        ("vgg11", 32, "engine: native"),
+        ("resnet20", 10, "engine: native (VARIANT)"),
+        ("vgg11", 32, "engine: native (VARIANT)"),
         ("vgg11", 10, "engine: PyTorch, because its 9,747,136 weights are used only 157 times each in a batch of 10"),
-        ("mlp", 1, "engine: native"),  # few uses of few weights
+        ("mlp", 1, "engine: native (VARIANT)"),  # few uses of few weights
     ],
 )
 def test_wide_networks_are_native_where_each_weight_is_used_often(model: str, batch: int, engine: str) -> None:
+    engine = engine.replace("VARIANT", library.variant())
     assert chosen("auto", model, batch)[1] == engine
 
 
 @needs_library
 def test_who_asks_for_the_native_engine_gets_it() -> None:
-    assert chosen("native", "vgg11", 10)[1] == "engine: native"
+    assert chosen("native", "vgg11", 10)[1].startswith("engine: native")
     module = nn.Linear(3, 2)
     with pytest.raises(UserError, match="runs on the cpu"):
         native_network("native", module, Layout.of(module), (3,), 10, "cuda")
@@ -99,3 +105,37 @@ def test_pytorchs_steps_with_a_pull_and_a_mask(count: int) -> None:
     loss, found = engine.gradient(start, data, torch.arange(count))
     assert found.shape == start.shape
     assert loss == pytest.approx(engine.loss(start, data, torch.arange(count)))
+
+
+@needs_library
+def test_the_instructions_are_the_recipes_then_the_environments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.ENVIRONMENT, "base")
+    assert library.variant() == "base"
+    best = library.VARIANTS[library.load("base").engine_level()]
+    assert library.variant(best) == best
+    monkeypatch.setenv(library.ENVIRONMENT, "mmx")
+    with pytest.raises(UserError, match=r"FEDASMU_INSTRUCTIONS = 'mmx': this processor runs base"):
+        library.variant()
+    assert run(instructions="base", stop={"uploads": 5}).summary["engine"] == "native (base)"
+
+
+@needs_library
+def test_a_run_that_goes_on_with_another_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def go(resume: bool, stop_after: int) -> None:
+        def watch(desk: object, _: object) -> None:
+            seen.append(desk)
+            if len(seen) == stop_after:
+                raise KeyboardInterrupt
+
+        seen: list[object] = []
+        experiment = Experiment(settings(checkpoint_seconds=1e-9), model=softmax, data=blobs())
+        experiment.run(tmp_path / "run", resume=resume, observe=watch, say=said.append)
+
+    monkeypatch.setenv(library.ENVIRONMENT, "base")
+    with pytest.raises(KeyboardInterrupt):
+        go(False, 40)
+    monkeypatch.setattr(platform, "machine", lambda: "another")
+    go(True, -1)
+    assert any(line.startswith("begun with native (base) on ") and "on another, " in line for line in said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 
 import pytest
@@ -29,8 +28,7 @@ def usable() -> Iterator[str]:
 
 @pytest.fixture(params=usable())
 def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    chosen: ctypes.CDLL = library.load(request.param)
-    monkeypatch.setattr(library, "best", lambda: chosen)
+    monkeypatch.setenv(library.ENVIRONMENT, request.param)
     return str(request.param)
 
 

@@ -177,7 +177,6 @@ def test_a_network_that_drops_from_images_is_only_evaluated(dropout: nn.Module) 
 
 def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library, "FOLDER", tmp_path)
-    monkeypatch.setattr(library, "best", library.best.__wrapped__)
     monkeypatch.setattr(library, "load", library.load.__wrapped__)
     assert "no C++ compiler" in str(native.available())
     module = nn.Linear(5, 3)

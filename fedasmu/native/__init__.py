@@ -30,7 +30,7 @@ __all__ = ["Network", "Unsupported", "available"]
 def available() -> str | None:
     """None if the engine can be used here, otherwise why not."""
     try:
-        library.best()
+        library.variant()
     except OSError as error:
         return str(error)
     return None
@@ -42,12 +42,14 @@ class Network:
     It owns the memory of its activations: one thread at a time may use it, and other threads may use other networks.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> None:
-        if reason := available():
-            raise Unsupported(reason)
+    def __init__(self, module: nn.Module, layout: Layout, shape: tuple[int, ...], instructions: str = "auto") -> None:
+        try:
+            self.instructions = library.variant(instructions)
+        except OSError as error:
+            raise Unsupported(str(error)) from None
         self._plan = plan(module, layout, tuple(shape))
         self._module, self._layout, self._shape = module, layout, tuple(shape)
-        self._library = library.best()
+        self._library = library.load(self.instructions)
         layers = library.array(library.Layer, self._plan.layers)
         text = None if self._plan.text is None else ctypes.byref(_described(self._plan.text))
         self._engine = self._library.engine_new(layers, len(layers), text, layout.size)
@@ -56,8 +58,8 @@ class Network:
         weakref.finalize(self, self._library.engine_free, self._engine)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Compiled anew where it is unpickled: the memory of its activations does not travel."""
-        return Network, (self._module, self._layout, self._shape)
+        """Compiled anew where it is unpickled, for the same instructions: its memory does not travel."""
+        return Network, (self._module, self._layout, self._shape, self.instructions)
 
     @property
     def untrainable(self) -> str | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from fedasmu.errors import UserError
+
 FOLDER = Path(__file__).parent
+ENVIRONMENT = "FEDASMU_INSTRUCTIONS"  # names a variant for all runs whose recipe names none
 INTERFACE = 2  # the same number is in engine.cpp
 VARIANTS = ("base", "avx2", "avx512")  # the same source, compiled for other instruction sets: setup.py
 
@@ -99,13 +103,23 @@ def load(variant: str) -> ctypes.CDLL:
     return library
 
 
-@cache
-def best() -> ctypes.CDLL:
-    """The fastest variant that this processor runs and that was built."""
-    base = load("base")
-    for variant in reversed(VARIANTS[1 : base.engine_level() + 1]):
-        try:
-            return load(variant)
-        except OSError:
-            continue
-    return base
+def variant(wanted: str = "auto") -> str:
+    """The variant asked for, here or in the environment; otherwise the fastest that was built and that runs here."""
+    source = "instructions"
+    if wanted == "auto":
+        source, wanted = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
+    runs = VARIANTS[: load("base").engine_level() + 1]
+    if wanted == "auto":
+        return next(name for name in reversed(runs) if _loads(name))
+    if wanted not in runs:
+        raise UserError(f"{source} = {wanted!r}: this processor runs {', '.join(runs)}")
+    load(wanted)
+    return wanted
+
+
+def _loads(variant: str) -> bool:
+    try:
+        load(variant)
+    except OSError:
+        return False
+    return True
