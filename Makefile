@@ -19,6 +19,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py fedasmu/native/*.cp
 run: install  ## run the quickstart: asynchronous training on an unequal fleet, in about a minute
 	$(BIN)/fedasmu run recipes/quickstart.toml --overwrite
 
+rehearse: install  ## server and five device processes on this machine, over TLS with keys
+	$(BIN)/fedasmu rehearse recipes/quickstart.toml --devices 5 --uploads 20 --overwrite
+
 test: install  ## run the tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
@@ -51,4 +54,4 @@ coverage: install  ## run the tests and say which share of the lines they reach
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-.PHONY: help install run test check format format-check lint types bench docs coverage clean
+.PHONY: help install run rehearse test check format format-check lint types bench docs coverage clean

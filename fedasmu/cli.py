@@ -1,4 +1,4 @@
-"""The command line: run | resume | compare | sweep | report | reproduce | list | data."""
+"""The command line: run | compare | report | serve | join | rehearse | keys | list | data, and more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from fedasmu.commands import (
     AllowCode,
     WorkerCount,
     console,
+    keys,
     loading,
+    network,
     paper,
     reporting,
     running,
@@ -40,6 +42,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Find, download and look at data sets.")
 app.add_typer(data_app, name="data")
+app.add_typer(keys.keys_app, name="keys")
 data_app.command(epilog=split.EXAMPLE)(split.show)
 
 
@@ -148,6 +151,9 @@ for command, epilog in (
     (reporting.report, reporting.REPORT_EXAMPLES),
     (paper.reproduce, paper.REPRODUCE_EXAMPLES),
     (watching.watch, watching.WATCH_EXAMPLES),
+    (network.serve, network.SERVE_EXAMPLES),
+    (network.join, network.JOIN_EXAMPLES),
+    (network.rehearse, network.REHEARSE_EXAMPLES),
 ):
     app.command(epilog=epilog, cls=Hinting)(command)
 

@@ -187,7 +187,7 @@ class Client:
             self.url + target,
             body=body,
             headers=headers | {"User-Agent": f"fedasmu/{fedasmu.__version__}"},
-            timeout=Timeout(connect=10.0, read=wait + 20.0 + len(body) / 16_384),
+            timeout=Timeout(connect=10.0, read=wait + 60.0 + len(body) / 16_384),
             retries=False,
             redirect=False,
             preload_content=False,

@@ -94,8 +94,10 @@ class Coordinator:
         if self.finished or self.draining or (self.acts.ledger.full and not self.acts.ledger.probe()):
             return []
         devices = self._chosen(now)
-        if not devices:
-            return []
+        return self.start(devices, now) if devices else []
+
+    def start(self, devices: list[int], now: float) -> list[Task]:
+        """Start these devices."""
         self.acts.do("start", now, devices=devices)
         self.present -= set(devices)
         tasks = [self.server.ledger[self.acts.tasks[device]].task for device in devices]

@@ -52,12 +52,13 @@ class Device:
         engine: str = "auto",
         ready: Callable[[], bool] = lambda: True,
         say: Callable[[str], None] = lambda line: None,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._data, self._model, self._engine, self._ready, self.say = data, model, engine, ready, say
         given = None if not invite else Invite.read(invite)
         self._source = source(data) if isinstance(data, str) else data
         self._loaded = examples(self._source)
-        self.stopping = threading.Event()
+        self.stopping = stopping or threading.Event()
         self.drawer = Drawer(Path(state), say)
         pins = self.drawer.pins() or ([given.pin] if given else [])
         if not pins:

@@ -31,17 +31,18 @@ class Folder:
         try:
             about = json.loads((path / "network.json").read_text())
             self.run, self.seats = str(about["run"]), int(about["seats"])
-            self.host, self.port = str(about["host"]), int(about["port"])
+            self.host, self.port, self.bind = str(about["host"]), int(about["port"]), str(about["bind"])
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"{path}: not the folder of a served run; begin one with fedasmu serve RECIPE") from None
         self.keys, self.failures = path / "keys", path / "failures"
         self.register = Register(path / "register.db", self.seats)
 
     @classmethod
-    def make(cls, path: Path, seats: int, host: str, port: int) -> Folder:
+    def make(cls, path: Path, seats: int, host: str, port: int, bind: str = "127.0.0.1") -> Folder:
+        """`host` is what devices are told, `bind` the address that the server listens on."""
         run = secrets.token_hex(8)
         certificate.make(path / "keys", certificate.CURRENT, {host, "localhost", "127.0.0.1"} - {""})
-        about = {"run": run, "seats": seats, "host": host, "port": port}
+        about = {"run": run, "seats": seats, "host": host, "port": port, "bind": bind}
         write_whole(path / "network.json", json.dumps(about, indent=1) + "\n")
         return cls(path)
 

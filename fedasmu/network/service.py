@@ -16,11 +16,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fedasmu.network import failpoint, wire
-from fedasmu.network.acts import Rebuild
+from fedasmu.network.acts import Outcome, Rebuild
 from fedasmu.network.coordinator import Coordinator, Gone
 from fedasmu.network.door import Door, Problem, Signed, body, table
 from fedasmu.network.keys import encoded
 from fedasmu.network.ledger import DiskFull
+from fedasmu.network.script import Script
 from fedasmu.network.terms import Terms
 
 FRAME = "application/x-fedasmu"
@@ -49,6 +50,8 @@ class Service:
         self.over = False
         self.told_over: set[int] = set()  # devices that know it
         self.woken = asyncio.Event()
+        self.script: Script | None = None
+        self._sending: set[int] = set()  # tasks whose upload is under way, in a script
         self._polls: dict[int, asyncio.Event] = {}
         self._transfers = 0
         self.lengths = wire.report_lengths(len(coordinator.server.model.vector), coordinator.acts.attachments)
@@ -116,13 +119,19 @@ class Service:
         ask = request.query_params.get("ask", "0")
         if not ask.isdigit() or len(ask) > 9:
             raise Problem(400, "ask", "ask must be a number")
-        model = self.coordinator.fresh(signed.device, _task(request), int(ask), self.clock())
+        task = _task(request)
+        asks = self.coordinator.acts.asks
+        turn = await self._turn("fetch", task, lambda: int(ask) < asks.get(task, 0))
+        model = self.coordinator.fresh(signed.device, task, int(ask), self.clock())
+        self._done(turn)
         if model is None:
             return await self._told(Response(status_code=204))
         return await self._told(Response(wire.model_frame(model), media_type=FRAME))
 
     async def beat(self, request: Request, signed: Signed) -> Response:
+        turn = "poll" in request.query_params and await self._turn("poll", _task(request), lambda: False)
         wanted = self.coordinator.beat(signed.device, _task(request), self.clock())
+        self._done(turn)
         return await self._told(JSONResponse({"wanted": wanted}))
 
     async def result(self, request: Request, signed: Signed) -> Response:
@@ -130,12 +139,9 @@ class Service:
         outcome = self.coordinator.outcome(device, task)
         if outcome is None:
             self._check_over(device)
-            data = await self._upload(request, signed, task)
+            data = bytes(await self._upload(request, signed, task))
             try:
-                outcome = self.coordinator.outcome(device, task)  # others may have acted while the body came
-                if outcome is None:
-                    self.coordinator.acts.report(task, data)
-                    outcome = self.coordinator.deliver(device, task, bytes(data), signed.proof, self.clock())
+                outcome = await self._delivered(signed, task, data)
             except wire.Malformed as error:
                 raise Problem(422, "report", f"the report is not one: {error}") from None
         self.woken.set()
@@ -155,14 +161,43 @@ class Service:
         self.woken.set()
         return await self._told(JSONResponse({"task": task}))
 
+    async def _delivered(self, signed: Signed, task: int, data: bytes) -> Outcome:
+        """Others may have acted while the body came, or while its turn was waited for."""
+        device, coordinator = signed.device, self.coordinator
+        if coordinator.outcome(device, task) is None:
+            report = coordinator.acts.report(task, data)
+            if self.script is not None:
+                await self._sent(task, data)
+            settled = lambda: coordinator.acts.tasks.get(device) != task  # noqa: E731
+            turn = await self._turn("upload", task, settled)
+            outcome = coordinator.deliver(device, task, data, signed.proof, self.clock())
+            self._done(turn, wire.digest(report.vector))
+            return outcome
+        return coordinator.deliver(device, task, data, signed.proof, self.clock())
+
+    async def _sent(self, task: int, data: bytes) -> None:
+        """A simulation counts the bytes of an upload when it begins."""
+        if await self._turn("sending", task, lambda: task in self._sending):
+            self._sending.add(task)
+            self.coordinator.acts.do("sending", self.clock(), data, task=task)
+            self._done(True)
+
+    async def _turn(self, kind: str, task: int, settled: Callable[[], bool]) -> bool:
+        """Where a script is played, each request waits until its turn has come."""
+        return self.script is not None and await self.script.turn(kind, task, settled)
+
+    def _done(self, turn: bool, digest: str = "") -> None:
+        if turn and self.script is not None:
+            self.script.done(digest)
+
     def advance(self) -> None:
         """What the time brings: overdue tasks are lost, devices are started, and their polls answered."""
         for device in self.door.reload():
             if (held := self.coordinator.acts.tasks.get(device)) is not None:
                 self.coordinator.lose(held, self.clock())
-            self._answer(device)
+            self.answer(device)
         for task in self.coordinator.advance(self.clock()):
-            self._answer(task.device)
+            self.answer(task.device)
 
     def finish(self) -> None:
         """The run is over: whoever waits is told."""
@@ -171,15 +206,16 @@ class Service:
 
     def release(self) -> None:
         for device in list(self._polls):
-            self._answer(device)
+            self.answer(device)
 
-    def _answer(self, device: int) -> None:
+    def answer(self, device: int) -> None:
+        """Wake the poll of this device, if there is one."""
         if (waiting := self._polls.get(device)) is not None:
             waiting.set()
 
     async def _wait(self, request: Request, device: int, seconds: float) -> None:
         """Until there is a task, the time is up, or the device has hung up."""
-        self._answer(device)  # a second poll of the same device ends the first
+        self.answer(device)  # a second poll of the same device ends the first
         mine = self._polls[device] = asyncio.Event()
         self.woken.set()
         gone = asyncio.ensure_future(_hung_up(request))

@@ -9,7 +9,7 @@ import shutil
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from fedasmu import checkpoint
 from fedasmu.build import Build
+from fedasmu.config import Config
 from fedasmu.desk import Desk
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.experiment import conclude
@@ -29,6 +30,7 @@ from fedasmu.network.evaluator import Evaluator
 from fedasmu.network.folder import Folder
 from fedasmu.network.ledger import DiskFull, Ledger
 from fedasmu.network.listener import Listener
+from fedasmu.network.script import Line, Script
 from fedasmu.network.service import Service
 from fedasmu.network.site import attach, terms
 from fedasmu.record import SHELVES, Record
@@ -50,6 +52,7 @@ class Serving:
     say: Callable[[str], None] = lambda line: None
     observe: Callable[[Desk, Any], None] | None = None
     linger: float = 60.0  # seconds after the end, for devices to hear of it
+    lines: Sequence[Line] | None = None  # a script to play, instead of following the clock
 
     def serve(self, listening: Any) -> None:
         """Until the run is over. Where the method raised, all is built again without what it raised on."""
@@ -101,20 +104,23 @@ class Serving:
         """Seconds that this run has been served: a stopped server ages nothing."""
         return self._run_time + time.monotonic() - self._began
 
-    def service(self, clock: Callable[[], float] | None = None) -> Service:
+    def service(self) -> Service:
         settings = self.build.config.network
         door = Door(self.folder.run, self.folder.register, time.monotonic, settings.max_examples)
         pins = partial(certificate.pins, self.folder.keys)
-        return Service(self.coordinator, door, terms(self.build), pins, self.folder.path, clock or self.clock)
+        return Service(self.coordinator, door, terms(self.build), pins, self.folder.path, self.clock)
 
     async def _main(self, listening: Any) -> None:
         service = self.service()
+        if self.lines is not None:
+            service.script = self.script = Script(self.lines, self.coordinator, service.answer)
+            service.clock = self.clock = lambda: self.script.time  # type: ignore[method-assign]
         patience = Patience(body=service.lengths.stop + BODY)
         per_address = self.build.config.network.per_address
         listener = Listener(service.app, listening.dup(), self.context, patience, per_address)
         if not self.coordinator.acts.flushed:
             listener.start()
-            await self._drive(service)
+            await (self._drive(service) if service.script is None else self._play(service, service.script))
         if service.failure is not None:
             await listener.stop(0.5)
             raise service.failure
@@ -143,6 +149,11 @@ class Serving:
             pause = min(TICK, max(0.005, self.coordinator.due() - self.clock()))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(service.woken.wait(), pause)
+
+    async def _play(self, service: Service, script: Script) -> None:
+        script.begin()
+        while not (self.stopping.is_set() or service.failure or script.over):
+            await asyncio.sleep(0.01)
 
     async def _say_goodbye(self, service: Service) -> None:
         """Devices that are still at work come back and are told that the run is over."""
@@ -203,7 +214,7 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def check_recipe(build: Build) -> None:
+def check_recipe(config: Config) -> None:
     """What can be simulated but not served."""
-    if build.config.timing_only:
+    if config.timing_only:
         raise UserError("timing_only = true: there is nothing to train over a network")

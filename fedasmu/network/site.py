@@ -37,7 +37,7 @@ def attach(build: Build, pool: Pool, record: Record) -> tuple[Desk, Roster]:
         max_staleness=config.algorithm.max_staleness,
         pull_beyond=config.algorithm.pull_beyond,
     )
-    return Desk(server, record, pool, build.layout.bytes, config.evaluate.every), roster
+    return Desk(server, record, pool, build.layout.bytes, config.evaluate.every, federation.shelf), roster
 
 
 def terms(build: Build) -> Terms:

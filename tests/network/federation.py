@@ -17,6 +17,7 @@ from fedasmu.network import certificate
 from fedasmu.network.device import Device
 from fedasmu.network.folder import Folder
 from fedasmu.network.listener import bound
+from fedasmu.network.script import Line
 from fedasmu.network.serving import Serving
 from fedasmu.recipe import parse
 
@@ -30,6 +31,8 @@ def network() -> nn.Module:
 
 class Federation:
     """The server of a small problem. Start it, add devices, and see what they leave."""
+
+    lines: list[Line] | None = None
 
     def __init__(self, folder: Path, data: FederatedData | None = None, **changes: Any) -> None:
         self.data = blobs() if data is None else data
@@ -52,7 +55,7 @@ class Federation:
         self.stopping, self.ended = threading.Event(), False
         keys = self.folder.keys
         context = certificate.server_context(keys / "current.pem", keys / "current.key")
-        self.serving = Serving(self.build, self.folder, context, self.stopping, linger=20.0)
+        self.serving = Serving(self.build, self.folder, context, self.stopping, linger=20.0, lines=self.lines)
         listening = bound("127.0.0.1", self.folder.port)
         self._server = self._thread(lambda: self._serve(listening))
 

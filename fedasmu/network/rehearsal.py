@@ -1,0 +1,138 @@
+"""Server and devices on one machine, over TLS with keys: the step between simulating and deploying."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedasmu.build import Build
+from fedasmu.desk import Desk
+from fedasmu.errors import UserError
+from fedasmu.experiment import conclude
+from fedasmu.network import certificate
+from fedasmu.network.folder import Folder
+from fedasmu.network.listener import bound
+from fedasmu.network.script import Line, Tape
+from fedasmu.network.serving import Serving
+from fedasmu.pools import Inline
+from fedasmu.record import Record
+
+HOST = "127.0.0.1"
+FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
+
+
+def simulated(build: Build, directory: Path) -> list[Line]:
+    """Run the recipe on the virtual clock, and keep the order of its events."""
+    directory.mkdir(parents=True)
+    record = Record(directory)
+    began = time.monotonic()
+    simulator = build.simulator(Inline(build.trainer().perform), record)
+    tape = Tape(simulator.desk)
+    simulator.begin()
+    while not simulator.finished:
+        simulator.step()
+    simulator.finish()
+    conclude(build, simulator, directory, "uploads", "inline", time.monotonic() - began)
+    return tape.lines
+
+
+def write_shards(build: Build, folder: Path) -> list[Path]:
+    """Each device's examples in a file of its own: a device sees nothing else."""
+    assert build.data is not None
+    train, paths = build.data.train, []
+    for device, shard in enumerate(build.data.shards):
+        path = folder / f"{device:04d}" / "data.npz"
+        path.parent.mkdir(parents=True)
+        own = train.subset(shard)
+        np.savez(path, inputs=own.inputs.numpy(), targets=own.targets.numpy())
+        paths.append(path)
+    return paths
+
+
+class Rehearsal:
+    def __init__(self, build: Build, directory: Path, say: Callable[[str], None]) -> None:
+        self.build, self.directory, self.say = build, directory, say
+        self.listening = bound(HOST, 0)
+        port = self.listening.getsockname()[1]
+        self.folder = Folder.make(directory, len(build.examples), HOST, port)
+        self.shards = write_shards(build, directory / "devices")
+
+    def run(
+        self,
+        stopping: threading.Event,
+        observe: Callable[[Desk, Any], None] | None = None,
+        lines: Sequence[Line] | None = None,
+    ) -> None:
+        """From the first device to the last upload."""
+        keys = self.folder.keys
+        context = certificate.server_context(keys / "current.pem", keys / "current.key")
+        serving = Serving(self.build, self.folder, context, stopping, self.say, observe, lines=lines)
+        with ExitStack() as stack:
+            stack.callback(self.listening.close)
+            devices = [stack.enter_context(_Process(self._command(number))) for number in range(len(self.shards))]
+            watcher = threading.Thread(target=self._watch, args=(devices, stopping), daemon=True)
+            watcher.start()
+            serving.serve(self.listening)
+            for device in devices:
+                device.finish()
+        if lines is not None and serving.script.differing:
+            raise UserError(f"tasks with another model than in the simulation: {serving.script.differing[:10]}")
+
+    def _command(self, number: int) -> list[str]:
+        path = self.shards[number]
+        invite = self.folder.invite(seat=number, name=f"device-{number:04d}")
+        options = ["--invite", str(invite), "--data", str(path), "--state", str(path.parent / "state")]
+        return [sys.executable, "-m", "fedasmu", "join", self.folder.url, *options, "--quiet"]
+
+    def _watch(self, devices: list[_Process], stopping: threading.Event) -> None:
+        """A device that ends with an error before the run does ends the rehearsal, with what it said."""
+        while not stopping.wait(0.5):
+            for device in devices:
+                if device.failed:
+                    self.say(f"a device ended: {device.error()}")
+                    stopping.set()
+                    return
+
+
+class _Process:
+    """A device as its user would start it."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    @property
+    def failed(self) -> bool:
+        return self._process.poll() not in (None, 0)
+
+    def error(self) -> str:
+        assert self._process.stderr is not None
+        return self._process.stderr.read().strip()
+
+    def finish(self) -> None:
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """The files of the two runs that are not byte-identical."""
+    return [name for name in FILES if (one / name).read_bytes() != (other / name).read_bytes()]

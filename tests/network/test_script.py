@@ -1,0 +1,33 @@
+"""Same bits: every method, played over real TLS sockets in the order of its simulation, leaves the simulation's files.
+
+Here the devices are threads of this process, for the gate's time; `fedasmu rehearse --script` has a process for each.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import blobs
+from federation import Federation
+
+from fedasmu.algorithms import NAMES
+from fedasmu.network.rehearsal import FILES, differing, simulated
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: str) -> None:
+    federation = Federation(
+        tmp_path,
+        data=blobs(devices=5),
+        algorithm={"name": name},
+        fleet={"devices": 5, "dropout": 0.15, "jitter": 0.3},
+        pacing={"period": 5.0, "count": 2, "max_in_flight": 3},
+        stop={"uploads": 16},
+    )
+    federation.lines = simulated(federation.build, tmp_path / "simulated")
+    assert {line.kind for line in federation.lines} >= {"start", "sending", "upload", "flush"}
+    federation.run()
+    assert federation.serving.script.differing == []
+    assert differing(tmp_path / "simulated", federation.path) == []
+    assert len(FILES) == 3
