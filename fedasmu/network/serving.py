@@ -111,7 +111,7 @@ class Serving:
         return Service(self.coordinator, door, terms(self.build), pins, self.folder.path, self.clock)
 
     async def _main(self, listening: Any) -> None:
-        service = self.service()
+        service = self.running = self.service()
         if self.lines is not None:
             service.script = self.script = Script(self.lines, self.coordinator, service.answer)
             service.clock = self.clock = lambda: self.script.time  # type: ignore[method-assign]
