@@ -45,7 +45,9 @@ class Build:
             config = config.model_copy(update={"fleet": sized})
         if self.data is not None and config.data.fallback is not None:
             # A run that fell back stays with what it has, even if the full data are there when it is resumed.
-            config = config.model_copy(update={"data": config.data.model_copy(update={"name": self.data.name})})
+            config = config.model_copy(
+                update={"data": config.data.model_copy(update={"name": self.data.name, "fallback": None})}
+            )
         self.config = config
         self.fleet = fleet(config.fleet, config.seed)
         if self.data is not None:

@@ -259,7 +259,7 @@ def test_a_device_may_not_say_what_cannot_be_of_its_examples(honest: Client, exa
 
 
 def test_a_device_that_asks_too_fast_is_slowed_down(federation: Federation, tmp_path: Path) -> None:
-    eager = enrolled(federation, tmp_path, 4)
+    eager = enrolled(federation, tmp_path, 9)
     statuses = [signed(eager, "POST", "/v1/tasks/0/beat").status for _ in range(80)]
     assert 429 in statuses
     assert set(statuses) <= {410, 429}
