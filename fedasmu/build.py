@@ -21,10 +21,14 @@ from fedasmu.record import SHELVES, Record
 from fedasmu.roster import Member, Roster
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
+from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
+
+LONGEST = 1e12  # seconds; longer than anybody simulates
+LEAST = 0.01  # of a task; what a device that is online for less than this can never deliver
 
 
 class Build:
@@ -62,6 +66,7 @@ class Build:
             [len(shard) for shard in self.data.shards] if self.data else [config.data.per_device] * len(self.fleet)
         )
         _check_overlap(config, len(self.fleet), say)
+        _check_times(self.fleet, self.examples, config.local.epochs, self.layout.bytes)
         self.native: Network | None = None
         if self.data is not None:
             _check_forward(self.module, self.data, config.local.batch)
@@ -138,6 +143,20 @@ def _check_device(name: str) -> None:
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind]
     if int(number or 0) >= there:
         raise UserError(f"device = {name!r}: PyTorch finds {there or 'none'} of that kind here; use device = 'cpu'")
+
+
+def _check_times(fleet: Fleet, examples: list[int], epochs: int, size: int) -> None:
+    """Refuse a fleet of which it is certain that no device ever delivers."""
+    pairs = zip(examples, fleet.profiles, strict=True)
+    fastest = min(sum(profile.task(count * epochs, size)) for count, profile in pairs)
+    if fastest > LONGEST:
+        raise UserError(f"fleet: a task takes {fastest:.3g} virtual seconds on the fastest device: no run would end")
+    online = fleet.availability.longest
+    if online < LEAST * fastest:  # less than all of it: a method may train a part of the model, or be told to stop
+        raise UserError(
+            f"fleet: devices are there for {online:.3g} s at a time, and the fastest needs {fastest:.3g} s for a task: "
+            "none would ever deliver; see fleet.availability, fleet.cycle and fleet.trace"
+        )
 
 
 def _check_forward(module: nn.Module, data: FederatedData, batch: int) -> None:

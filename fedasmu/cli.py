@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,7 +31,7 @@ from fedasmu.commands import (
     worker_count,
 )
 from fedasmu.commands.hints import Hinting
-from fedasmu.errors import DeviceError, UserError, printable
+from fedasmu.errors import DeviceError, Refused, UserError, printable, refusal
 
 app = typer.Typer(
     add_completion=False,
@@ -49,11 +51,18 @@ data_app.command(epilog=split.EXAMPLE)(split.show)
 def main() -> None:
     """The entry point: a user's mistake is one clear message and exit code 2, never a traceback."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except UserError as error:
         _fail(str(error))
-    except DeviceError as error:
+    except (DeviceError, Refused) as error:
         _fail(str(error), code=1)
+    except (OSError, MemoryError) as error:
+        with suppress(OSError, ValueError):  # what could not be written is not tried again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(refusal(error, "standard output"), code=1)
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -61,7 +61,7 @@ class Data(Section):
     truncation: Literal["pre", "post"] = Field("pre", description="of texts: which end of long ones is cut off")
     glove: AbsolutePath | None = Field(None, description="of texts: a local file of GloVe vectors to start from")
     columns: Columns = Columns()
-    per_device: int = Field(600, ge=1, description="examples on each device when timing_only")
+    per_device: int = Field(600, ge=1, le=10**9, description="examples on each device when timing_only")
 
 
 PACINGS: dict[str, dict[str, Any]] = {
@@ -95,7 +95,7 @@ class Pacing(Section):
 
 
 class Local(Section):
-    epochs: int = Field(3, ge=1, description="over a device's examples, in each task")
+    epochs: int = Field(3, ge=1, le=100_000, description="over a device's examples, in each task")
     batch: int = Field(64, ge=1, description="examples in one step of SGD")
     lr: float = Field(0.005, gt=0, allow_inf_nan=False, description="the learning rate of the first upload")
     decay: float = Field(0.99, gt=0, le=1, description="the learning rate is multiplied by this ...")

@@ -120,6 +120,8 @@ def fleet(settings: FleetSettings, seed: int) -> Fleet:
     availability: Availability = Always()
     if settings.trace is not None:
         availability = Trace.read(settings.trace)
+        if not any(device in availability.windows for device in range(settings.devices)):
+            raise UserError(f"fleet.trace = {settings.trace}: none of the fleet's {settings.devices} devices is in it")
     elif settings.availability < 1:
         availability = Cycle(settings.availability, settings.cycle, seed)
     return Fleet(profiles, seed, settings.jitter, settings.dropout, availability)

@@ -26,6 +26,10 @@ class DeviceError(Exception):
         self.job = job
 
 
+class Refused(Exception):
+    """What the operating system would not do: a full disk, no memory, a directory that is gone. Names what and why."""
+
+
 class Interrupted(Exception):
     """The user asked the run to stop."""
 
@@ -43,6 +47,14 @@ class reading:
         if isinstance(error, BROKEN):
             raise UserError(f"{self.path}: {_reason(error)}") from error
         return False
+
+
+def refusal(error: OSError | MemoryError, where: str | Path = "") -> str:
+    """What the operating system said, with the file that it said it of."""
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}" if str(error) else "out of memory"
+    place = error.filename or where
+    return f"{place}: {error.strerror or error}" if place else error.strerror or str(error)
 
 
 def _reason(error: BaseException) -> str:

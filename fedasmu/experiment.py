@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,8 +32,9 @@ from fedasmu.desk import Desk, first_refusal
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Event, Measured
 from fedasmu.extension import extend, longer, recipe_of
+from fedasmu.lock import check_idle
 from fedasmu.recipe import load, parse
-from fedasmu.record import SHELVES, Record, check_free, make_free, write_whole
+from fedasmu.record import SHELVES, Record, check_free, claimed, write_whole
 from fedasmu.result import Result
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.trackers import Together, Tracker
@@ -101,20 +102,25 @@ class Experiment:
         """
         directory = Path(out) if out is not None else Path("runs") / self.config.name
         pools.factory(workers)
+        check_idle(directory)
         if resume:
-            extend(self.config, directory, say)
+            recipe_of(directory)
+            with claimed(directory, resume, overwrite):
+                extend(self.config, directory, say)
             if (directory / "summary.json").exists():
                 say(f"{directory} is finished already")
                 return Result(directory)
         else:
             check_free(directory, overwrite)
         tracking = Together(trackers, directory, say)
-        with one_thread(), stop_request() as stopping:
+        with one_thread(), stop_request() as stopping, ExitStack() as held:
             build = self._build(say)
+            held.enter_context(claimed(directory, resume, overwrite))
+            if resume and (directory / "summary.json").exists():  # by another process, while the data were read
+                return Result(directory)
             if not resume:
-                make_free(directory, overwrite)
-                build.fleet.write(directory / "fleet.csv")
                 write_whole(directory / "config.toml", build.config.toml())
+            build.fleet.write(directory / "fleet.csv")
             record = Record(directory)
             pool = build.pool(workers, stopping.is_set, say)
             try:

@@ -40,7 +40,7 @@ def read(path: Path) -> dict[str, Any]:
         table = tomllib.loads(path.read_text())
     except OSError as error:
         raise UserError(f"{path}: the recipe cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     table.setdefault("name", path.stem)
     return table
@@ -140,7 +140,10 @@ def _pair(text: str, option: str) -> tuple[list[str], Any]:
     keys = dotted.strip().split(".")
     if not equals or not all(keys):
         raise UserError(f"{option} {text}: write it as section.key=value, for instance {option} local.lr=0.01")
-    return keys, _value(value.strip())
+    try:
+        return keys, _value(value.strip())
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise UserError(f"{option} {text[:40]}...: {error}") from None
 
 
 def _value(text: str) -> Any:

@@ -8,6 +8,7 @@ model.safetensors   the final model
 summary.json        the run in a few numbers, with the commit and the machine
 checkpoint/         what `fedasmu resume` starts from
 shelves/            vectors that a method keeps for every device, while the run goes on
+.lock               the process that works on it, if one does
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedasmu import events
 from fedasmu.errors import UserError
 from fedasmu.events import COLUMNS, Event, Measured
+from fedasmu.lock import LOCK, locked
 
 SHELVES = "shelves"
+BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind
+OURS = BEFORE | {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
+OURS |= {"summary.json.part", "accuracy.png", "error.txt", "checkpoint", "failure", SHELVES}
 COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -86,26 +91,39 @@ class Record:
 def check_free(directory: Path, overwrite: bool) -> None:
     """A new run may begin here: there is nothing, or an earlier run that it is to replace."""
     with _named(directory):
-        if not directory.exists() or not any(directory.iterdir()):
+        names = {path.name for path in directory.iterdir()} if directory.exists() else set()
+        if names <= BEFORE:
             return
         if not overwrite:
             raise UserError(
                 f"out = {directory}: there is something already; "
                 "choose another with --out, go on with --resume, or replace it with --overwrite"
             )
-        if not (directory / "config.toml").exists():
+        if not ("config.toml" in names or names <= OURS):
             raise UserError(f"out = {directory}: not a run directory, so --overwrite will not remove it")
 
 
-def make_free(directory: Path, overwrite: bool) -> None:
-    """Leave an empty directory for a new run."""
-    check_free(directory, overwrite)  # once more: another run may have begun there while the data were read
-    with _named(directory):
-        if overwrite and directory.exists():
-            shutil.rmtree(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / ".writable").touch()
-        (directory / ".writable").unlink()
+@contextmanager
+def claimed(directory: Path, resume: bool, overwrite: bool) -> Iterator[None]:
+    """The directory is this run's alone, and empty if it is a new one."""
+    with ExitStack() as held:
+        with _named(directory):
+            if not resume:
+                check_free(directory, overwrite)  # once more: one may have begun there while the data were read
+                directory.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(directory))
+            if not resume:
+                check_free(directory, overwrite)
+                _empty(directory)
+        yield
+
+
+def _empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 @contextmanager

@@ -216,11 +216,11 @@ def _check_free(directory: Path, overwrite: bool) -> None:
 
 
 def _make_free(build: Build, directory: Path, overwrite: bool) -> None:
-    from fedasmu.record import make_free, write_whole
+    from fedasmu.record import claimed, write_whole
 
-    make_free(directory, overwrite)
-    build.fleet.write(directory / "fleet.csv")
-    write_whole(directory / "config.toml", build.config.toml())
+    with claimed(directory, resume=False, overwrite=overwrite):
+        write_whole(directory / "config.toml", build.config.toml())
+        build.fleet.write(directory / "fleet.csv")
 
 
 def _address(text: str) -> tuple[str, int]:

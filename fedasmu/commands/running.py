@@ -9,7 +9,7 @@ import typer
 
 from fedasmu.commands import AllowCode, WorkerCount, console, loading, say, worker_count
 from fedasmu.commands.watching import Watched, beside
-from fedasmu.errors import DeviceError, Interrupted
+from fedasmu.errors import DeviceError, Interrupted, Refused, refusal
 
 if TYPE_CHECKING:
     from fedasmu.experiment import Experiment
@@ -84,6 +84,10 @@ def conduct(
     except Interrupted:
         say(f"stopped; everything so far is kept. Go on with: {again}")
         raise typer.Exit(130) from None
+    except (OSError, MemoryError) as error:
+        begun = (directory / "config.toml").is_file()
+        way = f"What is saved is kept. Go on with: {again}" if begun else "Nothing was begun."
+        raise Refused(f"the run cannot go on: {refusal(error, directory)}\n{way}") from error
     except DeviceError as error:
         kept = (directory / FOLDER).is_dir()
         way, option = ("alone", "--repeat-failure") if kept else ("in one process", "--workers inline")

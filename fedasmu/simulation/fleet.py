@@ -47,13 +47,14 @@ class Profile:
 
 class Availability(Protocol):
     horizon: float  # nobody is ever available after this time
+    longest: float  # the most seconds that a device stays
 
     def until(self, device: int, time: float) -> float | None:
         """When the device next goes offline, or None if it is offline now."""
 
 
 class Always:
-    horizon = math.inf
+    horizon = longest = math.inf
 
     def until(self, device: int, time: float) -> float | None:
         return math.inf
@@ -66,6 +67,7 @@ class Cycle:
 
     def __init__(self, share: float, cycle: float, seed: int) -> None:
         self.online, self.cycle, self.seed = share * cycle, cycle, seed
+        self.longest = self.online
 
     def until(self, device: int, time: float) -> float | None:
         position = (time + uniform(self.seed, "phase", device) * self.cycle) % self.cycle
@@ -78,6 +80,7 @@ class Trace:
     def __init__(self, windows: dict[int, list[tuple[float, float]]]) -> None:
         self.windows = {device: _merged(spans) for device, spans in windows.items()}
         self.horizon = max((end for spans in windows.values() for _, end in spans), default=0.0)
+        self.longest = max((end - start for spans in self.windows.values() for start, end in spans), default=0.0)
 
     @classmethod
     def read(cls, path: Path) -> Trace:
@@ -85,7 +88,7 @@ class Trace:
         for number, row in enumerate(_rows(path), start=2):
             try:
                 device, start, end = int(row["device"]), float(row["start"]), float(row["end"])
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise UserError(f"{path}, line {number}: expected the columns device,start,end as numbers") from None
             if not 0 <= start < end:
                 raise UserError(f"{path}, line {number}: start = {start}, end = {end}: need 0 <= start < end")
@@ -147,7 +150,7 @@ def read_profiles(path: Path) -> list[Profile]:
     for place, row in enumerate(_rows(path)):
         try:
             profiles[int(row.get("device", place))] = Profile(**{name: float(row[name]) for name in names})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             what = f"no column {error}" if isinstance(error, KeyError) else str(error)
             raise UserError(f"{path}, device {place}: {what}; every device needs {', '.join(names)}") from None
     if not profiles:
@@ -161,7 +164,7 @@ def _rows(path: Path) -> Iterable[dict[str, str]]:
     try:
         text = path.read_text()
         rows = json.loads(text) if path.suffix == ".json" else list(csv.DictReader(text.splitlines()))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if not isinstance(rows, list):
         raise UserError(f"{path}: expected a list of objects")

@@ -20,6 +20,7 @@ from fedasmu.session import Step, Work
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
+from fedasmu.simulation.patience import Patience
 
 FORWARD = 1 / 3  # of a training step: a loss without its gradient costs one pass of three
 
@@ -57,6 +58,7 @@ class Simulator:
         self.clock = Clock()
         self.busy: dict[int, Device] = {}  # by the task that they work on
         self._retry = False  # whether a tick is scheduled because nobody could be started
+        self._patience = Patience()
 
     @property
     def now(self) -> float:
@@ -128,6 +130,7 @@ class Simulator:
 
     def _tick(self) -> None:
         self._retry = False
+        self._patience.tick(self.now)
         self._start()
         if self._timed:
             self.clock.schedule(self.now + self.period, Kind.TICK)
@@ -189,6 +192,7 @@ class Simulator:
         task, report = device.task, device.report
         assert report is not None
         del self.busy[task.id]
+        self._patience.renew()
         decision = self.desk.receive(self.now, task.id, task.device, report)
         if decision.verdict is not Verdict.REFUSED:  # what made a broken model is not worth remembering
             self.memories.put(task.device, device.memory)
@@ -197,6 +201,7 @@ class Simulator:
         self._abandon(device)
         del self.busy[device.task.id]
         self.desk.lose(self.now, device.task.id)
+        self._patience.loss(self.now)
 
     def _abandon(self, device: Device) -> None:
         if device.ticket is not None:

@@ -16,10 +16,11 @@ from fedasmu.algorithms import named
 from fedasmu.config import Config
 from fedasmu.errors import UserError
 from fedasmu.recipe import load, override, parse, read
+from fedasmu.record import BEFORE
 from fedasmu.result import flat
 from fedasmu.study.variants import Variant
 
-STRAY = {"fleet.csv", "config.toml.part", ".writable", "error.txt"}  # of a run that was killed before it began
+STRAY = BEFORE | {"fleet.csv", "error.txt"}  # of a run that was killed before it began
 WITHOUT_INFLUENCE = {"name", "checkpoint_seconds"}  # settings that change no result
 Standing = Literal["new", "begun", "finished"]
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from fedasmu import pools
 from fedasmu.desk import Desk
-from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.errors import DeviceError, Interrupted, UserError, refusal
 from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment, stop_request
 from fedasmu.study import remote
@@ -154,12 +154,15 @@ def _perform(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> tuple[str, 
         return "stopped", ""
     except (UserError, DeviceError) as error:
         reason = str(error)
+    except (OSError, MemoryError) as error:
+        reason = refusal(error, cell.directory)
     except Exception:
         reason = traceback.format_exc()
     else:
         return "finished", ""
-    cell.directory.mkdir(parents=True, exist_ok=True)
-    trouble.write_text(reason + "\n")
+    with suppress(OSError):  # the disk may be what failed
+        cell.directory.mkdir(parents=True, exist_ok=True)
+        trouble.write_text(reason + "\n")
     return "failed", reason
 
 

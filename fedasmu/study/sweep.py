@@ -119,7 +119,7 @@ def read(path: Path, allow_code: bool = False) -> dict[str, list[str]]:
         best = {str(method): [str(change) for change in changes] for method, changes in found.items()}
     except OSError as error:
         raise UserError(f"--tuned {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"--tuned {path}: not what `fedasmu sweep` writes") from None
     for change in (change for changes in best.values() for change in changes):
         agree(named_code(override({}, [change])), path, allow_code)
