@@ -43,6 +43,9 @@ bench: install  ## measure the simulator and the native engine against the bare 
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/engine.py
 
+api: install  ## write docs/reference/api.md from the code
+	$(BIN)/python docs/make_api.py
+
 docs: install  ## build the documentation site in build/site
 	$(BIN)/python -m sphinx -b html -q -W --keep-going docs build/site
 	@echo "open build/site/index.html"
@@ -54,4 +57,4 @@ coverage: install  ## run the tests and say which share of the lines they reach
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-.PHONY: help install run rehearse test check format format-check lint types bench docs coverage clean
+.PHONY: help install run rehearse test check format format-check lint types bench api docs coverage clean

@@ -1,24 +1,26 @@
 """FedASMU: asynchronous federated learning with staleness-aware model update."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import ast as _ast
+from importlib import import_module as _import_module
+from pathlib import Path as _Path
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from fedasmu.data.federated import FederatedData as FederatedData
-    from fedasmu.experiment import Experiment as Experiment
-    from fedasmu.result import Result as Result
-    from fedasmu.result import load_runs as load_runs
+_HOMES = {
+    alias.name: str(node.module)
+    for node in _ast.parse(_Path(__file__).with_suffix(".pyi").read_text()).body
+    if isinstance(node, _ast.ImportFrom)
+    for alias in node.names
+}
+__all__ = sorted(_HOMES)
 
-_HOMES = {"Experiment": "experiment", "FederatedData": "data.federated", "Result": "result", "load_runs": "result"}
 
-
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import on first use: `import fedasmu` and `fedasmu --help` need no torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedasmu' has no attribute {name!r}")
-    from importlib import import_module
+    return getattr(_import_module(_HOMES[name]), name)
 
-    return getattr(import_module(f"fedasmu.{_HOMES[name]}"), name)
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

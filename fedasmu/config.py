@@ -14,6 +14,8 @@ from fedasmu.fleets import FleetSettings
 from fedasmu.imports import named_code
 from fedasmu.section import AbsolutePath, Section
 
+IN_PYTHON = "given-in-python"  # the name of a model or data that no recipe can name
+
 
 class Network(Section):
     """A model by name with its options, or a user's own as "package.module:factory"."""

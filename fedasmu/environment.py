@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from fedasmu import data as datasets
 from fedasmu import models
-from fedasmu.config import Config, Data, Network
+from fedasmu.config import IN_PYTHON, Config, Data, Network
 from fedasmu.data import partition
 from fedasmu.data.examples import Dataset
 from fedasmu.data.federated import FederatedData
@@ -177,3 +177,21 @@ def network(
         raise UserError(f"model.name = {settings.name!r}: {error}") from None
     except Exception as error:  # of a user's own, or more memory than there is
         raise UserError(f"model.name = {settings.name!r} failed: {blame(error)}") from error
+
+
+def finished_network(recipe: Mapping[str, Any], weights: Mapping[str, Tensor], module: nn.Module | None) -> nn.Module:
+    """A run's network with its final weights: built by its name, or one of the user's own to be filled."""
+    settings = Network.model_validate(recipe["model"])
+    if module is None:
+        if settings.name == IN_PYTHON or ":" in settings.name or recipe["data"]["name"] not in datasets.NAMES:
+            raise UserError("this run's model or data are your own: give a module of its kind, as in model(MyNet())")
+        shape, classes, words = expected_data(Data.model_validate(recipe["data"]))
+        module = network(settings, None, shape, classes, 0, words)
+    try:
+        missing = module.load_state_dict(dict(weights), strict=False)
+    except RuntimeError as error:
+        raise UserError(f"the weights do not fit: {error}") from None
+    counters = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
+    if missing.unexpected_keys or set(missing.missing_keys) - counters:
+        raise UserError(f"the weights do not fit: {missing}")
+    return module.eval()

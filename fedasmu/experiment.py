@@ -1,59 +1,61 @@
 """An experiment: builds the objects from its settings, and runs them.
 
 from fedasmu import Experiment
-result = Experiment.from_toml("recipes/quickstart.toml").run()
+result = Experiment("quickstart").run(progress=True)
 """
 
 from __future__ import annotations
 
-import json
-import platform
 import shutil
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-from safetensors.torch import save_file
+from rich.console import Console
 from torch import nn
 
-import fedasmu
-from fedasmu import checkpoint, engine, failure, pools
+from fedasmu import checkpoint, failure, pools
 from fedasmu.build import Build
-from fedasmu.config import Config, Network, Stop
+from fedasmu.conclusion import conclude, early, on
+from fedasmu.config import IN_PYTHON, Config, Network
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk, first_refusal
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Event, Measured
 from fedasmu.extension import extend, longer, recipe_of
 from fedasmu.lock import check_idle
-from fedasmu.recipe import load, parse
+from fedasmu.process import one_thread, stop_request
+from fedasmu.progress import Live
+from fedasmu.recipe import Changes, checked, load
 from fedasmu.record import SHELVES, Record, check_free, claimed, write_whole
 from fedasmu.result import Result
 from fedasmu.simulation.simulator import Simulator
 from fedasmu.trackers import Together, Tracker
 
-IN_PYTHON = "given-in-python"
-
 
 class Experiment:
-    """Settings, and optionally a model and data of your own, made ready to run."""
+    """Settings, and optionally a model and data of your own, made ready to run.
+
+    Settings are a recipe by its name or its file, or a table of its sections; `changes` are keys of it to change, as
+    {"local.lr": 0.01}. In a table the method may be a class or an object.
+    """
 
     def __init__(
         self,
-        settings: Config | Mapping[str, Any],
+        settings: Config | Mapping[str, Any] | str | Path,
+        changes: Changes = (),
         *,
         model: Callable[[], nn.Module] | None = None,
         data: FederatedData | None = None,
+        allow_code: bool = False,
     ) -> None:
-        config = settings if isinstance(settings, Config) else parse(settings)
+        config = checked(settings, changes, allow_code)
         if model is not None:
+            _check_factory(model)
             config = config.model_copy(update={"model": Network(name=IN_PYTHON)})
         if data is not None:
             named = config.data.model_copy(update={"name": IN_PYTHON})
@@ -65,7 +67,7 @@ class Experiment:
         cls, path: str | Path, overrides: Iterable[str] = (), *, allow_code: bool = False, **own: Any
     ) -> Experiment:
         """A recipe. With `allow_code` it may name a model, data or a method as "package.module:name"."""
-        return cls(load(path, overrides, allow_code=allow_code), **own)
+        return cls(path, overrides, allow_code=allow_code, **own)
 
     @classmethod
     def of_run(
@@ -92,6 +94,7 @@ class Experiment:
         overwrite: bool = False,
         extendable: bool = False,
         trackers: Sequence[str | Tracker] = (),
+        progress: bool = False,
         observe: Callable[[Desk, Event | Measured], None] | None = None,
         say: Callable[[str], None] = lambda message: None,
     ) -> Result:
@@ -100,6 +103,11 @@ class Experiment:
         `observe` is shown every line of events.jsonl and metrics.csv as it is written, with the desk that wrote it.
         What is `extendable` keeps its last state: with a larger budget it goes on from there, not from the beginning.
         """
+        if progress:
+            live, kept = Live(Console(), self.config.stop.uploads), {"overwrite": overwrite, "extendable": extendable}
+            with live.shown():
+                told: dict[str, Any] = {"observe": live.observe, "say": live.say, "trackers": trackers, **kept}
+                return self.run(out, workers=workers, resume=resume, **told)
         directory = Path(out) if out is not None else Path("runs") / self.config.name
         pools.factory(workers)
         check_idle(directory)
@@ -154,6 +162,14 @@ class Experiment:
         return Build(self.config, self._factory, self._given, say)
 
 
+def _check_factory(model: Any) -> None:
+    if isinstance(model, nn.Module):
+        raise UserError(
+            f"model: this is a {type(model).__name__}, already made; give what makes one, as in model=lambda: Net(), "
+            "so that its first weights follow from the run's seed"
+        )
+
+
 def _execute(
     build: Build,
     simulator: Simulator,
@@ -171,15 +187,15 @@ def _execute(
 
     def save() -> None:
         wall = before + time.monotonic() - began
-        checkpoint.save({**simulator.state(), "wall": wall, "on": _on(build)}, directory / "checkpoint")
+        checkpoint.save({**simulator.state(), "wall": wall, "on": on(build)}, directory / "checkpoint")
 
     try:
         if state is None:
             simulator.begin()
         else:
             before = _restore(simulator, state, directory)
-            if state.get("on", _on(build)) != _on(build):
-                say(f"begun with {state['on']}, goes on with {_on(build)}: the last digits of its numbers may differ")
+            if state.get("on", on(build)) != on(build):
+                say(f"begun with {state['on']}, goes on with {on(build)}: the last digits of its numbers may differ")
         under_way = True
         while not simulator.finished and not stopping.is_set():
             simulator.step()
@@ -208,7 +224,7 @@ def _execute(
     for folder in () if extendable else ("checkpoint", SHELVES):  # a finished run needs them no more
         shutil.rmtree(directory / folder, ignore_errors=True)
     if ended != "uploads":
-        say(_early(ended, build.config.stop, simulator))
+        say(early(ended, build.config.stop, simulator))
     return Result(directory)
 
 
@@ -222,111 +238,3 @@ def _restore(simulator: Simulator, state: Any, directory: Path) -> float:
             f"{directory}: its checkpoint does not fit this run ({type(error).__name__}: {error}); "
             "start the run again with --overwrite"
         ) from error
-
-
-def _early(ended: str | None, stop: Stop, simulator: Simulator) -> str:
-    """Why a run ended before it had its uploads."""
-    received = simulator.desk.server.counters.received
-    so_far = f"ended with {received:,} of {stop.uploads:,} uploads: "
-    if ended == "fleet":
-        return so_far + f"no device comes back after {simulator.now:,.0f} s (fleet.trace)"
-    nobody = "" if received else "; no device had finished its first task by then"
-    return so_far + f"the time is up (stop.time = {stop.time:g} s){nobody}"
-
-
-class Driver(Protocol):
-    """What has driven a run to its end."""
-
-    @property
-    def desk(self) -> Desk: ...
-
-    @property
-    def now(self) -> float: ...
-
-
-def conclude(
-    build: Build, simulator: Driver, directory: Path, ended: str | None, workers: pools.Workers, wall: float
-) -> None:
-    """Write the model and the summary."""
-    if not build.config.timing_only:
-        save_file(build.layout.tensors(simulator.desk.server.model.vector), directory / "model.safetensors")
-    simulator.desk.record.close()
-    result, counters = Result(directory), simulator.desk.server.counters
-    summary = {
-        "method": build.config.algorithm.name,
-        "data": build.data.name if build.data else "none",
-        "seed": build.config.seed,
-        "accuracy": result.accuracy,
-        "last_accuracy": result.last_accuracy,
-        "best_accuracy": result.best_accuracy,
-        "time_to": {str(target): result.time_to(target) for target in build.config.evaluate.targets},
-        "virtual_seconds": simulator.now,
-        "version": simulator.desk.server.model.version,
-        "uploads": counters.received,
-        "ended": ended,
-        "stale": counters.stale,
-        "refused": counters.refused,
-        "lost": counters.lost,
-        "mean_staleness": simulator.desk.mean_staleness,
-        "bytes_down": simulator.desk.meter.tally.bytes_down,
-        "bytes_up": simulator.desk.meter.tally.bytes_up,
-        "wall_seconds": round(wall, 3),
-        "workers": pools.name(workers),
-        "engine": engine.name(build.native),
-        **surroundings(),
-    }
-    write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
-
-
-def _on(build: Build) -> str:
-    """What rounds: the same recipe has the same bits where this is the same."""
-    return f"{engine.name(build.native)} on {_machine()}"
-
-
-def _machine() -> str:
-    return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def surroundings() -> dict[str, str]:
-    """What a number depends on besides the recipe: the code and the machine."""
-    git = ["git", "-C", str(Path(fedasmu.__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        commit = "unknown"
-    return {"fedasmu": fedasmu.__version__, "commit": commit, "torch": torch.__version__, "machine": _machine()}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread a process, in this one too, so that the bits do not depend on where a computation runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def stop_request() -> Iterator[threading.Event]:
-    """An event that Ctrl-C (SIGTERM, a closed terminal) sets. A second one ends the process at once."""
-    stopping = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-
-    def request(number: int, frame: Any) -> None:
-        stopping.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGHUP] is signal.SIG_IGN:  # started by nohup
-        del before[signal.SIGHUP]
-    for number in before:
-        signal.signal(number, request)
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

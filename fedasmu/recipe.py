@@ -11,7 +11,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from fedasmu.algorithms import ALGORITHMS, NAMES, Algorithm, FedAvg, named, settings
-from fedasmu.config import PACINGS, Config
+from fedasmu.config import PACINGS, Config, Data
 from fedasmu.errors import UserError
 from fedasmu.fleets import PRESETS_OF_FLEETS
 from fedasmu.imports import AllowCode, agree, named_code
@@ -32,6 +32,22 @@ def load(recipe: str | Path, changes: Changes = (), option: str = "--set", *, al
     replaced = {text.partition("=")[0].strip().removesuffix(".name") for text in changes}
     agree({key: name for key, name in named_code(table).items() if key not in replaced}, path, allow_code)
     return parse(override(table, changes, option), str(path), changes, option)
+
+
+def checked(
+    given: Config | Mapping[str, Any] | str | Path, changes: Changes = (), allow_code: AllowCode = False
+) -> Config:
+    """Settings in whichever form they are given in Python."""
+    if isinstance(given, str | Path):
+        return load(given, changes, "changes", allow_code=allow_code)
+    changes = texts(changes)
+    if not isinstance(given, Config):
+        return parse(override(dict(given), changes, "changes"), "the settings", changes, "changes")
+    if changes:
+        raise UserError(
+            f"changes: {', '.join(changes)}: these settings are checked already; change the recipe they are of"
+        )
+    return given
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -65,13 +81,13 @@ def override(table: dict[str, Any], changes: Iterable[str], option: str = "--set
     if isinstance(table.get("algorithm"), str):
         table = table | {"algorithm": {"name": table["algorithm"]}}
     pairs = [(*_pair(text, option), text) for text in changes]
-    if any(keys == ["data", "name"] and value != _name_of_data(table) for keys, value, _ in pairs):
+    if any(keys == ["data", "name"] and value != _name(table, "data", Data().name) for keys, value, _ in pairs):
         table = _without(table, "data", {"fallback"})
     for keys, value, text in pairs:
         if keys == ["algorithm"]:
             keys = ["algorithm", "name"]
-        if keys == ["algorithm", "name"] and table.get("algorithm", {}).get("name") != value:
-            table = table | {"algorithm": _kept(table.get("algorithm", {}), value)}
+        if keys == ["algorithm", "name"] and _name(table, "algorithm") != value:
+            table = table | {"algorithm": _kept(table.get("algorithm"), value)}
         if keys[1:] == ["preset"]:
             table = _without(table, keys[0], _decided(keys[0], value))
         table = _put(table, keys, value, f"{option} {text}")
@@ -174,15 +190,14 @@ def _without(table: dict[str, Any], section: str, dropped: set[str]) -> dict[str
     return table | {section: {key: value for key, value in inner.items() if key not in dropped}}
 
 
-def _name_of_data(table: Mapping[str, Any]) -> Any:
-    data = table.get("data")
-    default = Config.model_fields["data"].default.name
-    return data.get("name", default) if isinstance(data, dict) else default
+def _name(table: Mapping[str, Any], section: str, default: Any = None) -> Any:
+    inner = table.get(section)
+    return inner.get("name", default) if isinstance(inner, dict) else default
 
 
-def _kept(algorithm: dict[str, Any], name: Any) -> dict[str, Any]:
+def _kept(algorithm: Any, name: Any) -> dict[str, Any]:
     """What a method keeps under another of its names: all but what its names decide. Another method keeps nothing."""
-    before = str(algorithm.get("name"))
+    before = str(algorithm.get("name")) if isinstance(algorithm, dict) else ":"
     if ":" in before:  # it is not loaded just to be replaced
         return {}
     try:

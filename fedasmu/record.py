@@ -97,10 +97,10 @@ def check_free(directory: Path, overwrite: bool) -> None:
         if not overwrite:
             raise UserError(
                 f"out = {directory}: there is something already; "
-                "choose another with --out, go on with --resume, or replace it with --overwrite"
+                "choose another (--out), go on with it (resume), or replace it (overwrite)"
             )
         if not ("config.toml" in names or names <= OURS):
-            raise UserError(f"out = {directory}: not a run directory, so --overwrite will not remove it")
+            raise UserError(f"out = {directory}: not a run directory, so overwrite does not remove it")
 
 
 @contextmanager

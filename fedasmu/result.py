@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,13 @@ from fedasmu.errors import UserError, reading
 
 if TYPE_CHECKING:
     import pandas
-    from torch import Tensor
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
 
 SETTLED = 20  # evaluations that the final accuracy is the mean of, where there are four times as many
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Result:
     directory: Path
 
@@ -139,6 +141,32 @@ class Result:
         """Virtual seconds until an evaluation first reached this accuracy; None if none did."""
         reached = np.flatnonzero(self._accuracies >= target)
         return float(self.curve["time"][reached[0]]) if len(reached) else None
+
+    def plot(self) -> Figure:
+        """Accuracy over virtual time, as a matplotlib figure: a notebook shows it."""
+        from fedasmu.report.summary import curve
+
+        return curve(self)
+
+    def model(self, module: nn.Module | None = None) -> nn.Module:
+        """The network with the final weights, ready to be used; a model of your own is given as a module to fill."""
+        from fedasmu.environment import finished_network
+
+        return finished_network(self.config, self.state_dict, module)
+
+    def __repr__(self) -> str:
+        if not (self.directory / "summary.json").is_file():
+            return f"Result({str(self.directory)!r}, unfinished)"
+        run = self.summary
+        what = f"{run['method']} on {run['data']}, seed {run['seed']}"
+        return f"Result({str(self.directory)!r}: {what}, accuracy {run['accuracy']:.4f} after {run['uploads']} uploads)"
+
+    def _repr_html_(self) -> str:
+        from fedasmu.report.summary import lines
+
+        rows = lines(self) if (self.directory / "summary.json").is_file() else []
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+        return f"<p>{escape(repr(self))}</p><table>{cells}</table>"
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from typer.core import TyperCommand
 
-from fedasmu.errors import UserError, did_you_mean
+from fedasmu.errors import UserError
 
 ELSEWHERE = {
     "--methods": "`fedasmu compare RECIPE --methods a,b` runs several; --set algorithm.name=NAME changes the one",
@@ -37,8 +38,8 @@ class Hinting(TyperCommand):
         known = [name for param in self.params for name in param.opts if name.startswith("-")]
         if option in ELSEWHERE:
             return f"; {ELSEWHERE[option]}"
-        if near := did_you_mean(option, known):
-            return near
+        if near := difflib.get_close_matches(option, known, n=1, cutoff=0.75):
+            return f"; did you mean {near[0]}?"
         if "--set" in known and (keys := _keys_named(option)):
             return f"; did you mean {' or '.join(f'--set {key}=VALUE' for key in keys)}?"
         return f" (it has {', '.join(sorted(known))})"

@@ -103,9 +103,9 @@ def join(
     needs_network()
     if engine not in ("auto", "native", "torch"):
         raise UserError(f"--engine {engine}: must be auto, native or torch")
-    from fedasmu.experiment import stop_request
     from fedasmu.imports import load
     from fedasmu.network.device import Device
+    from fedasmu.process import stop_request
 
     own = None
     if model:
@@ -144,8 +144,8 @@ def rehearse(
     """Rehearse a deployment on this machine: a server and device processes, over TLS with keys."""
     needs_network()
     loading()
-    from fedasmu.experiment import one_thread, stop_request
     from fedasmu.network.rehearsal import FILES, Rehearsal, differing, simulated
+    from fedasmu.process import one_thread, stop_request
     from fedasmu.progress import Live
     from fedasmu.report.summary import table
     from fedasmu.result import Result
@@ -171,9 +171,9 @@ def rehearse(
 
 
 def _serve(build: Build, folder: Any, listening: Any) -> None:
-    from fedasmu.experiment import one_thread, stop_request
     from fedasmu.network import certificate
     from fedasmu.network.serving import Serving
+    from fedasmu.process import one_thread, stop_request
     from fedasmu.progress import Live
     from fedasmu.report.summary import table
     from fedasmu.result import Result

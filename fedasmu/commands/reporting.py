@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedasmu.commands import loading, say, show_grid
-from fedasmu.errors import UserError, reading
 
 Reference = Annotated[
     str,
@@ -32,23 +31,14 @@ def report(
 ) -> None:
     """Make tables, figures and a page to look at from run directories alone."""
     loading()
-    from fedasmu.report import figures, latex, tables
+    from fedasmu.report import tables
     from fedasmu.report.league import find, leagues
     from fedasmu.report.lessons import lesson
-    from fedasmu.report.page import page_of
+    from fedasmu.report.writing import write
 
     found = leagues(find(directories, say), reference)
     out = out or directories[0] / "report"
-    with reading(out):
-        out.mkdir(parents=True, exist_ok=True)
-        if links := [path for path in (out, *out.iterdir()) if path.is_symlink()]:
-            raise UserError(f"{links[0]} leads elsewhere, where nothing is to be overwritten; choose another --out")
-    grids = [make(league) for league in found for make in (tables.main_table, tables.communication_table)]
-    (out / "tables.md").write_text("\n".join(grid.markdown() for grid in grids))
-    (out / "results.csv").write_text(tables.write_csv(found))
-    (out / "table.tex").write_text(latex.table(found))
-    figures.draw(found, out)
-    page_of(found, out / "report.html")
+    write(found, out)
     for league in found:
         show_grid(tables.main_table(league))
         say(lesson(league))

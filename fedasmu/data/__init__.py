@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from fedasmu.data.examples import Dataset
     from fedasmu.data.reading import Arrays, Reading
 
-__all__ = ["DATASETS", "DataError", "Description", "TextOptions", "describe", "load", "prepare", "where"]
+__all__ = ["DATASETS", "NAMES", "DataError", "Description", "TextOptions", "describe", "load", "prepare", "where"]
 
+NAMES = tuple(description.name for description in DATASETS)
 _EMBEDDED = {"fashion-mnist": "fashion-mnist-small"}  # what stands in for a data set under `fallback = "embedded"`
 
 
@@ -36,8 +37,7 @@ def describe(name: str) -> Description:
     for description in DATASETS:
         if description.name == name:
             return description
-    names = [description.name for description in DATASETS]
-    raise DataError(f"unknown data set {name!r}{did_you_mean(name, names)} (known: {', '.join(names)})")
+    raise DataError(f"unknown data set {name!r}{did_you_mean(name, NAMES)} (known: {', '.join(NAMES)})")
 
 
 def load(

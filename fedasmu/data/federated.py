@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from fedasmu.data.examples import Examples
 from fedasmu.errors import UserError
 from fedasmu.protocol import Workload
+
+Pair = tuple[Any, Any]
+"""Inputs and targets, as tensors or numpy arrays."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,16 @@ class FederatedData:
     @classmethod
     def of(
         cls,
-        train: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor],
+        train: Pair | TorchDataset[Any],
+        test: Pair | TorchDataset[Any],
         devices: Sequence[Sequence[int] | Tensor],
         classes: int | None = None,
     ) -> FederatedData:
-        """Your own data: (inputs, targets) to train and to test on, and the indices that each device holds."""
+        """Your own data: (inputs, targets) to train and to test on, and the indices that each device holds.
+
+        Inputs and targets are tensors or numpy arrays; a torch Dataset of such pairs is read into memory.
+        """
+        train, test = _tensors("train", train), _tensors("test", test)
         count = len(train[1])
         for name, (inputs, targets) in (("train", train), ("test", test)):
             if len(inputs) != len(targets) or not len(targets):
@@ -58,3 +67,24 @@ class FederatedData:
 
     def workload(self, device: int, batch: int, epochs: int) -> Workload:
         return Workload(len(self.shards[device]), batch, epochs)
+
+
+def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, whichever way they are given. Numbers in double precision become single: models are."""
+    try:
+        if isinstance(given, TorchDataset):
+            examples = [given[place] for place in range(len(given))]  # type: ignore[arg-type]
+            given = tuple(
+                torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*examples, strict=True)
+            )
+        inputs, targets = (torch.as_tensor(part) for part in given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{name}: must be (inputs, targets), two tensors or numpy arrays, or a torch Dataset of such pairs; "
+            f"this {type(given).__name__} is none: {error}"
+        ) from None
+    if targets.is_floating_point() or targets.dim() != 1:
+        raise UserError(
+            f"{name}: targets must be classes, one whole number each, not {targets.dtype} {tuple(targets.shape)}"
+        )
+    return inputs.float() if inputs.dtype == torch.float64 else inputs, targets

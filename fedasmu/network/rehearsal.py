@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from fedasmu.build import Build
+from fedasmu.conclusion import conclude
 from fedasmu.desk import Desk
 from fedasmu.errors import UserError
-from fedasmu.experiment import conclude
 from fedasmu.network import certificate
 from fedasmu.network.folder import Folder
 from fedasmu.network.listener import bound

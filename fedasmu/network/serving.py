@@ -17,10 +17,10 @@ from typing import Any
 
 from fedasmu import checkpoint
 from fedasmu.build import Build
+from fedasmu.conclusion import conclude
 from fedasmu.config import Config
 from fedasmu.desk import Desk
 from fedasmu.errors import Interrupted, UserError
-from fedasmu.experiment import conclude
 from fedasmu.network import certificate, failpoint
 from fedasmu.network.acts import Acts, Rebuild
 from fedasmu.network.coordinator import Coordinator, Plan

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
 from fedasmu.errors import printable
 from fedasmu.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def table(result: Result) -> Table:
@@ -17,12 +21,12 @@ def table(result: Result) -> Table:
     view = Table(title=title, show_header=False, title_justify="left")
     view.add_column(style="bold")
     view.add_column(justify="right")
-    for label, value in _lines(result):
+    for label, value in lines(result):
         view.add_row(label, value)
     return view
 
 
-def _lines(result: Result) -> list[tuple[str, str]]:
+def lines(result: Result) -> list[tuple[str, str]]:
     run, lines = result.summary, []
     if "model.safetensors" in {path.name for path in result.directory.iterdir()}:
         lines += [
@@ -64,10 +68,13 @@ def _megabytes(value: int) -> str:
 
 
 def draw_curve(result: Result, path: Path) -> Path:
+    result.plot().savefig(path, dpi=120)
+    return path
+
+
+def curve(result: Result) -> Figure:
     """Accuracy over virtual time."""
     import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     run = result.summary
@@ -85,5 +92,4 @@ def draw_curve(result: Result, path: Path) -> Path:
         xlabel="virtual time (s)", ylabel="test accuracy", title=f"{run['method']} on {run['data']}, seed {run['seed']}"
     )
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    return path
+    return figure

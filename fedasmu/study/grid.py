@@ -23,7 +23,8 @@ from fedasmu import pools
 from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError, refusal
 from fedasmu.events import Event, Measured
-from fedasmu.experiment import Experiment, stop_request
+from fedasmu.experiment import Experiment
+from fedasmu.process import stop_request
 from fedasmu.study import remote
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell

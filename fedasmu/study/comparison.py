@@ -1,0 +1,91 @@
+"""compare from Python: several methods, several seeds, one object that holds what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from fedasmu.errors import UserError
+from fedasmu.packaged import find
+from fedasmu.recipe import Changes, texts
+from fedasmu.report.league import League, leagues
+from fedasmu.report.league import find as find_runs
+from fedasmu.report.tables import Grid, main_table
+from fedasmu.report.writing import write_report
+from fedasmu.result import Result, load_runs
+from fedasmu.study import grid, variants
+from fedasmu.study.board import Board
+from fedasmu.study.cells import Cell, cells, own_method
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a comparison, in one directory. A notebook shows it as its table."""
+
+    directory: Path
+    results: tuple[Result, ...]
+    failures: dict[str, str]  # what became of no result, and why
+
+    @property
+    def leagues(self) -> list[League]:
+        return leagues(find_runs([result.directory for result in self.results]))
+
+    @property
+    def tables(self) -> list[Grid]:
+        """What `fedasmu compare` prints at its end."""
+        return [main_table(league) for league in self.leagues]
+
+    def frame(self) -> pandas.DataFrame:
+        """One row a run; needs pandas."""
+        return load_runs(self.directory)
+
+    def report(self, out: str | Path | None = None, reference: str = "") -> Path:
+        """Tables, figures and a page; the folder they are in."""
+        return write_report(self.directory, out, reference)
+
+    def __str__(self) -> str:
+        failed = [f"failed: {cell}: {reason}" for cell, reason in self.failures.items()]
+        return "\n".join([*(table.markdown() for table in self.tables), *failed])
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def compare(
+    recipe: str | Path,
+    methods: str | Sequence[str] = (),
+    *,
+    seeds: int = 3,
+    first_seed: int = 0,
+    changes: Changes = (),
+    budget: float | None = None,
+    workers: grid.Workers = "inline",
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Comparison:
+    """Run several methods on several seeds, as `fedasmu compare` does: what is finished is not run again.
+
+    Methods are written as there, "fedasync(alpha=0.9)" for one with settings; the recipe's own unless given. `changes`
+    are keys of the recipe, as {"stop.uploads": 100}. With `workers`, so many runs go on at once.
+    """
+    if seeds < 1 or first_seed < 0:
+        raise UserError(f"seeds = {seeds}, first_seed = {first_seed}: there must be at least one seed, from 0 on")
+    path = find(recipe)
+    listed = methods if isinstance(methods, str) else ",".join(methods)
+    chosen = variants.read(listed or own_method(path, False))
+    directory = Path("runs") / f"compare-{path.stem}" if out is None else Path(out)
+    runs = cells(path, chosen, range(first_seed, first_seed + seeds), directory, texts(changes), budget)
+    failed = grid.run(runs, workers, Board(Console(quiet=not progress)), overwrite)
+    return Comparison(directory, _results(runs), {str(cell): reason for cell, reason in failed})
+
+
+def _results(runs: Sequence[Cell]) -> tuple[Result, ...]:
+    return tuple(Result(cell.directory) for cell in runs if (cell.directory / "summary.json").is_file())

@@ -1,0 +1,146 @@
+"""What a notebook user meets: the public names, a comparison, a recipe by name, results that show themselves."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run, blobs, settings, softmax
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedasmu
+from fedasmu import Experiment, FederatedData, UserError
+from fedasmu.algorithms import FedAsync
+from fedasmu.models import build
+
+ROOT = Path(__file__).parent.parent
+SMALL = {"data.name": "fashion-mnist-small", "model": "softmax", "fleet.devices": 20, "stop.uploads": 4}
+
+
+def test_every_public_name_is_offered_and_is_there() -> None:
+    assert set(fedasmu.__all__) < set(dir(fedasmu))
+    assert not [name for name in dir(fedasmu) if name.startswith("_") and name != "__version__"]
+    for name in fedasmu.__all__:
+        assert getattr(fedasmu, name) is not None
+
+
+def test_the_reference_has_every_public_name_and_is_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == set(fedasmu.__all__)
+    assert page == made["text"](), "make api"
+
+
+def test_the_names_alone_need_no_torch() -> None:
+    code = "import sys, fedasmu; dir(fedasmu); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_recipe_by_its_name(tmp_path: Path) -> None:
+    result = Experiment("quickstart", SMALL).run(tmp_path / "run", progress=True)
+    assert result.summary["uploads"] == 4
+    with pytest.raises(UserError, match="did you mean quickstart"):
+        Experiment("quickstrat")
+    with pytest.raises(UserError, match=r"changes:\n  local\.lr = -1"):
+        Experiment("quickstart", {"local.lr": -1})
+
+
+def test_a_table_with_changes() -> None:
+    assert Experiment(settings(), {"local.lr": 0.3}).config.local.lr == 0.3
+    assert Experiment(settings(algorithm=FedAsync(alpha=0.2)), {"seed": 4}).config.algorithm == FedAsync(alpha=0.2)
+    with pytest.raises(UserError, match="write local as a table"):
+        Experiment({**settings(), "local.lr": 0.3})
+
+
+def test_a_result_shows_itself(run: Run) -> None:
+    result = run()
+    assert "fedasync on your own, seed 0, accuracy 0." in repr(result)
+    html = result._repr_html_()
+    assert "<th>mean staleness (1 = fresh)</th>" in html
+    [axes] = result.plot().axes
+    assert axes.get_xlabel() == "virtual time (s)"
+    (result.directory / "summary.json").unlink()
+    assert "unfinished" in repr(fedasmu.Result(result.directory))
+
+
+def test_the_final_model_by_its_name(tmp_path: Path) -> None:
+    result = Experiment("quickstart", {**SMALL, "model": "lenet5"}).run(tmp_path / "run")
+    module = result.model()
+    assert not module.training
+    same = build("lenet5", shape=(1, 28, 28), classes=10, seed=5)
+    same.load_state_dict(result.state_dict)
+    inputs = torch.randn(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(module(inputs), same.eval()(inputs))
+
+
+def test_the_final_model_of_ones_own(run: Run) -> None:
+    result = run()
+    module = result.model(softmax())
+    assert torch.equal(module.state_dict()["weight"], result.state_dict["weight"])
+    with pytest.raises(UserError, match="are your own: give a module"):
+        result.model()
+    with pytest.raises(UserError, match="do not fit"):
+        result.model(nn.Linear(3, 2))
+
+
+def test_a_comparison(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    made = fedasmu.compare(
+        "quickstart", ["fedavg", "fedasync(alpha=0.9)"], seeds=2, changes=SMALL, out=tmp_path / "grid", progress=False
+    )
+    assert len(made.results) == len(made.frame()) == 4
+    assert made.failures == {}
+    assert "fedasync-alpha-0.9" in str(made)
+    assert (made.report() / "report.html").is_file()
+    again = fedasmu.compare("quickstart", "fedavg", seeds=1, changes=SMALL, out=tmp_path / "grid", progress=False)
+    assert again.results == made.results[:1]
+    with pytest.raises(UserError, match="seeds = 0"):
+        fedasmu.compare("quickstart", seeds=0)
+
+
+def pairs() -> tuple[torch.Tensor, torch.Tensor]:
+    data = blobs()
+    return data.train.inputs, data.train.targets
+
+
+GIVEN: dict[str, Any] = {
+    "numpy": lambda x, y: (x.numpy(), y.numpy()),
+    "doubles": lambda x, y: (x.numpy().astype(np.float64), y.numpy().astype(np.int32)),
+    "a torch Dataset": lambda x, y: TensorDataset(x, y),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_data_in_other_forms(kind: str) -> None:
+    inputs, targets = pairs()
+    given = GIVEN[kind](inputs, targets)
+    data = FederatedData.of(given, given, [range(10)])  # type: ignore[list-item]
+    assert torch.equal(data.train.inputs, inputs)
+    assert torch.equal(data.test.targets, targets)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "train: must be .inputs, targets."),
+        ((torch.zeros(3), torch.zeros(3), torch.zeros(3)), "two tensors or numpy arrays"),
+        ((torch.zeros(3, 2), torch.zeros(3)), "targets must be classes, one whole number each, not torch.float32"),
+        ((["a", "b"], torch.zeros(2)), "two tensors or numpy arrays"),
+    ],
+)
+def test_data_in_forms_that_are_none(given: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        FederatedData.of(given, given, [[0]])
+
+
+def test_a_module_that_is_made_already() -> None:
+    with pytest.raises(UserError, match="this is a Linear, already made"):
+        Experiment(settings(), model=nn.Linear(20, 3), data=blobs())  # type: ignore[arg-type]
