@@ -64,6 +64,17 @@ def test_reads_the_folders(folder: Path, level: int) -> None:
     assert np.allclose(grey, [41, 41, 41], atol=3)
 
 
+def test_a_part_with_whole_classes_is_taken_and_says_so(folder: Path) -> None:
+    (folder / "wnids.txt").write_text("\n".join(NAMES[:2]) + "\n")
+    annotations = folder / "val" / "val_annotations.txt"
+    kept = [line for line in annotations.read_text().splitlines() if NAMES[2] not in line]
+    annotations.write_text("\n".join(kept) + "\n")
+    data = load(small(), folder)
+    assert (data.name, data.classes) == ("tiny-imagenet-2-of-3", 2)
+    assert data.train.targets.tolist() == [0] * EACH + [1] * EACH
+    assert data.test.targets.tolist() == [0, 1, 0, 1]
+
+
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "truncated": (
         "train/n01443537/images/n01443537_2.JPEG",
@@ -82,7 +93,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         "3 JPEG files: expected 4",
     ),
     "no validation image": ("val/images/val_3.JPEG", lambda file: file.unlink(), "is not a whole image"),
-    "class count": ("wnids.txt", lambda file: file.write_text("n02124075\n"), "names 1 classes: expected 3"),
+    "class count": ("wnids.txt", lambda file: file.write_text("n02124075\n"), "names 1 classes: expected 2 to 3"),
     "unknown class": (
         "val/val_annotations.txt",
         lambda file: file.write_text(file.read_text().replace("val_1.JPEG\tn01443537", "val_1.JPEG\tn9")),

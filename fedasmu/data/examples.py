@@ -68,11 +68,15 @@ def normalisation(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Tens
 
 def dataset_of(description: Description, arrays: Arrays, vectors: Array | None = None) -> Dataset:
     scale, shift = normalisation(description.mean, description.std)
+    name, classes = description.name, description.classes
+    if len(arrays.train_targets) < description.train:  # a reader that takes less takes whole classes
+        classes = int(arrays.train_targets.max()) + 1
+        name = f"{name}-{classes}-of-{description.classes}"
     return Dataset(
-        name=description.name,
+        name=name,
         train=Examples(_tensor(arrays.train_inputs), _tensor(arrays.train_targets), scale, shift),
         test=Examples(_tensor(arrays.test_inputs), _tensor(arrays.test_targets), scale, shift),
-        classes=description.classes,
+        classes=classes,
         users=None if arrays.users is None else _tensor(arrays.users),
         words=arrays.words,
         vectors=None if vectors is None else _tensor(vectors),

@@ -1,7 +1,7 @@
 """Tiny-ImageNet-200: folders of JPEG files (Stanford CS231n).
 
 The published test images have no labels, so the validation images are the test set. Classes are numbered in the order
-of wnids.txt.
+of wnids.txt. A folder with whole classes only, but fewer of them, is taken as what it is: its name then says so.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from fedasmu.data.reading import Array, Arrays, Reading
 def read(reading: Reading) -> Arrays:
     description, root = reading.description, reading.found[0].folder
     names = _lines(root / "wnids.txt")
-    if len(set(names)) != description.classes or len(names) != description.classes:
-        raise DataError(f"{root / 'wnids.txt'} names {len(set(names))} classes: expected {description.classes}")
+    if len(set(names)) != len(names) or not 2 <= len(names) <= description.classes:
+        raise DataError(f"{root / 'wnids.txt'} names {len(set(names))} classes: expected 2 to {description.classes}")
     number = {name: at for at, name in enumerate(names)}
-    train_files = [file for name in names for file in _class_files(root, name, description.train // len(names))]
-    test_files, test_targets = _validation(root, number, description.test)
+    each = description.train // description.classes
+    train_files = [file for name in names for file in _class_files(root, name, each)]
+    test_files, test_targets = _validation(root, number, description.test * len(names) // description.classes)
 
     train = reading.new_array("train_inputs", (len(train_files), *description.shape), np.uint8)
     test = reading.new_array("test_inputs", (len(test_files), *description.shape), np.uint8)
@@ -33,7 +34,7 @@ def read(reading: Reading) -> Arrays:
             for start in range(0, len(files), 1000):
                 decode(files[start : start + 1000], images[start : start + 1000])
                 advance(len(files[start : start + 1000]))
-    train_targets = np.repeat(np.arange(len(names)), description.train // len(names))
+    train_targets = np.repeat(np.arange(len(names)), each)
     return Arrays(train, train_targets, test, test_targets)
 
 
