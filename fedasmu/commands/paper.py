@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedasmu.commands import say, show_grid
 from fedasmu.commands.study import Overwrite, Set, WorkerCount, report_failures, run_grid, study_workers
 from fedasmu.packaged import RECIPES
+
+if TYPE_CHECKING:
+    from fedasmu.report.tables import Grid
+    from fedasmu.study.reproduce import Measured, Tuning
 
 REPRODUCE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -21,8 +26,10 @@ REPRODUCE_EXAMPLES = """
 [bold]Studies[/bold]
 
   table1, table2: the paper's tables. ablation, slots: parts of FedASMU. baselines: three more methods. bandwidth,
-  heterogeneity, devices: environments. sensitivity: FedASMU's settings. clock: which rounds and uploads the paper's
-  times would be in a fleet, without any training; --set fleet.preset=base asks for another fleet.
+  heterogeneity, devices: environments. sensitivity: FedASMU's settings.
+
+  Ours: asynchrony: where it pays, as one picture. clock: which rounds and uploads the paper's times would be in a
+  fleet, without any training (--set fleet.preset=base: in another one). theorem: the paper's bound, measured.
 """
 Name = Literal[
     "table1",
@@ -34,7 +41,9 @@ Name = Literal[
     "heterogeneity",
     "devices",
     "sensitivity",
+    "asynchrony",
     "clock",
+    "theorem",
 ]
 
 
@@ -44,6 +53,9 @@ def reproduce(
         Literal["small", "half", "full"], typer.Option(help="small: about 20 minutes a table on 2 cores.")
     ] = "small",
     only: Annotated[str, typer.Option(metavar="CELL,...", help="Only these of its recipes or environments.")] = "",
+    tune: Annotated[
+        int, typer.Option(metavar="N", help="First try N settings of every method on held-out data, and take the best.")
+    ] = 0,
     overrides: Set = None,
     workers: WorkerCount = "",
     out: Annotated[
@@ -52,11 +64,13 @@ def reproduce(
     overwrite: Overwrite = False,
 ) -> None:
     """Run one of the paper's studies, and set it beside the paper's figures and claims."""
-    if study == "clock":
-        _clock(overrides or [])
+    if study in ("clock", "theorem"):
+        out = out or Path("runs") / study
+        _write(out / f"{study}.md", [_clock(overrides or []) if study == "clock" else _theorem(out)])
         return
     count = study_workers(workers)
     from fedasmu.study import reproduce as studied
+    from fedasmu.study import versus
     from fedasmu.study.studies import BUDGETS, STUDIES
 
     chosen, spend = STUDIES[study], BUDGETS[budget]
@@ -66,21 +80,65 @@ def reproduce(
     say(f"{study}: {chosen.about}. Budget {budget}: {plan.spent}.")
     for part, reason in plan.left_out.items():
         say(f"not run: {part.title}: {reason}")
+    if tune:
+        runs = studied.tuning(chosen, plan, RECIPES, out, overrides or [], tune)
+        found_best = _tuned(runs, count, overwrite)
+        plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], found_best)
     failed = run_grid(plan.all_cells, count, overwrite)
     found = studied.measured(plan)
-    grids = [studied.beside(chosen, study, part, league) for part, league in found.items()]
-    grids.append(studied.verdict_table(studied.verdicts(chosen, study, found)))
-    for grid in grids:
-        show_grid(grid)
-    out.mkdir(parents=True, exist_ok=True)
+    grids = _asynchrony(found, out) if study == "asynchrony" else versus.compared(chosen, study, found)
     skipped = [f"Not run: {part.title}: {reason}.\n" for part, reason in plan.left_out.items()]
     head = f"# {study}: {chosen.about}\n\nBudget {budget}: {plan.spent}.\n"
-    (out / f"{study}.md").write_text("\n".join([head, *skipped, *(grid.markdown() for grid in grids)]))
-    say(f"runs: {out}\nthis report: {out / f'{study}.md'}")
+    _write(out / f"{study}.md", grids, [head, *skipped])
+    say(f"runs: {out}")
     report_failures(failed)
 
 
-def _clock(overrides: list[str]) -> None:
+def _tuned(runs: Tuning, workers: int | Literal["inline"], overwrite: bool) -> dict[str, dict[str, list[str]]]:
+    """Tune for every part; each has its tuned.json beside the runs that it was found with."""
+    from fedasmu.study import sweep
+
+    report_failures(run_grid([cell for _, cells in runs.values() for cell in cells], workers, overwrite))
+    best = {}
+    for part, (tried, cells) in runs.items():
+        results = sweep.tried(tried, cells)
+        show_grid(sweep.table(results))
+        say(f"best settings: {sweep.write(results, part.recipe, cells[0].directory.parents[1])}")
+        best[part.title] = sweep.best(results)
+    return best
+
+
+def _write(path: Path, grids: list[Grid], head: Sequence[str] = ()) -> None:
+    """Tables for the terminal and for a file."""
+    for grid in grids:
+        show_grid(grid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*head, *(grid.markdown() for grid in grids)]))
+    say(f"this report: {path}")
+
+
+def _asynchrony(found: Measured, out: Path) -> list[Grid]:
+    from fedasmu.study import asynchrony
+
+    places = asynchrony.places(found)
+    if places:
+        out.mkdir(parents=True, exist_ok=True)
+        asynchrony.draw(places, out / "asynchrony.png")
+        say(f"the picture: {out / 'asynchrony.png'}")
+    return [asynchrony.table(places)]
+
+
+def _clock(overrides: list[str]) -> Grid:
     from fedasmu.study import clock
 
-    show_grid(clock.table(RECIPES, range(3), overrides))
+    return clock.table(RECIPES, range(3), overrides)
+
+
+def _theorem(out: Path) -> Grid:
+    from fedasmu.study import theorem
+
+    found = theorem.points(range(1))
+    out.mkdir(parents=True, exist_ok=True)
+    theorem.draw(found, out / "theorem.png")
+    say(f"the picture: {out / 'theorem.png'}")
+    return theorem.table(found)

@@ -104,6 +104,8 @@ SWEEP_EXAMPLES = """
 
   fedasmu compare quickstart --methods fedasync,fedbuff --tuned runs/sweep-quickstart/tuned.json
 
+  fedasmu sweep lenet-cifar-10 --methods tables --trials 6 --seeds 2 --first-seed 100 --budget 0.1
+
 A key is one of the recipe (local.lr), of every method that has it (algorithm.alpha), or of one method (fedasync.alpha).
 """
 
@@ -112,6 +114,9 @@ def sweep(
     recipe: Recipe,
     grid: Annotated[
         list[str] | None, typer.Option(metavar="KEY=V1,V2", help="A key and the values to try; repeatable.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", help="Instead of --grid: N settings of every method, its own among them.")
     ] = None,
     methods: Methods = "",
     seeds: Seeds = 1,
@@ -127,13 +132,19 @@ def sweep(
 ) -> None:
     """Find the best settings of each method, on training data held out for it: never on the test data."""
     path = find(recipe)
-    if not grid:
-        raise UserError("--grid: what is to be tried? For instance: --grid local.lr=0.01,0.03")
+    if bool(grid) == (trials is not None):
+        raise UserError(
+            "--grid or --trials: what is to be tried? For instance --grid local.lr=0.01,0.03, or --trials 5"
+        )
     count = study_workers(workers)
+    from fedasmu.recipe import load
+    from fedasmu.study import spaces
     from fedasmu.study import sweep as tuning
     from fedasmu.study.cells import cells
 
-    chosen = _chosen(path, methods, grid, "--grid", allow_code)
+    chosen = _chosen(path, methods, grid or [], "--grid", allow_code)
+    if trials is not None:
+        chosen = spaces.trials(chosen, load(path, overrides or [], allow_code=allow_code).local.lr, trials)
     out = out or Path("runs") / f"sweep-{path.stem}"
     settings = tuning.held_out(overrides or [])
     runs = cells(path, chosen, seed_range(seeds, first_seed), out, settings, budget, allow_code=allow_code)

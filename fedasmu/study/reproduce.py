@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,16 @@ from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells
 from fedasmu.study.paper import EVERY, Claim, Printed, claims, gain, printed
+from fedasmu.study.spaces import trials
 from fedasmu.study.studies import Budget, Part, Study
+from fedasmu.study.sweep import held_out
+from fedasmu.study.variants import Variant
 
 Measured = dict[Part, League]
+Tuning = dict[Part, tuple[list[Variant], list[Cell]]]
+OURS = "fedasmu-r"
+TUNING_SEEDS = range(100, 102)  # none of those that the study is run with
+TUNING_SHARE = 0.2  # of the uploads of the run that is tuned for
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,15 @@ class Plan:
 
 
 def plan(
-    study: Study, budget: Budget, only: Collection[str], recipes: Path, out: Path, overrides: Sequence[str]
+    study: Study,
+    budget: Budget,
+    only: Collection[str],
+    recipes: Path,
+    out: Path,
+    overrides: Sequence[str],
+    tuned: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> Plan:
+    """`tuned`: the best settings of each method, by the title of a part."""
     known = [part.title for part in study.parts]
     for name in only:
         if name not in known:
@@ -64,8 +78,21 @@ def plan(
             out / part.title,
             [*part.changes, *overrides],
             share,
+            (tuned or {}).get(part.title),
         )
     return made
+
+
+def tuning(study: Study, made: Plan, recipes: Path, out: Path, overrides: Sequence[str], count: int) -> Tuning:
+    """What is run to tune every method for every part: `count` settings, two seeds of their own, held-out data."""
+    found: Tuning = {}
+    for part, grid in made.cells.items():
+        path, changes = recipes / f"{part.recipe}.toml", [*part.changes, *overrides]
+        tried = trials(variants.read(study.methods), load(path, changes).local.lr, count)
+        uploads = max(1, round(TUNING_SHARE * grid[0].config.stop.uploads))
+        settings = held_out([*changes, f"stop.uploads={uploads}"])
+        found[part] = tried, cells(path, tried, TUNING_SEEDS, out / "tuning" / part.title, settings)
+    return found
 
 
 def _obstacle(part: Part, only: Collection[str], path: Path, share: float | None, overrides: Sequence[str]) -> str:
@@ -184,7 +211,8 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
         best, worst = (pick(league.standings, key=lambda one: one.accuracy) for pick in (max, min))
         apart = [100 * (one - other) for one, other in _pairs(best, worst, lambda run: run.result.accuracy)]
         return [Gain(100 * (best.accuracy - worst.accuracy), tuple(claim.high - value for value in apart))]
-    worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label != claim.better)]
+    baselines = set(standings) - {claim.better, OURS}
+    worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label in baselines)]
     if claim.better not in standings:
         return []
     return [_gain(claim, standings[claim.better], standings[label], target) for label in worse]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-FEW = "fedasmu,fedavg,fedasync,fedbuff"
+FEW = "fedasmu,fedasmu-r,fedavg,fedasync,fedbuff"
 RATES = ("1e-5", "1e-3", "1e-2")  # the paper does not list the values it tried
 SENSITIVITY = ",".join(
     [
@@ -52,10 +52,34 @@ def _heterogeneous(ratio: int) -> Part:
     return _fleet(f"het{ratio}", "", f"fleet.seconds_per_sample={0.35 / math.sqrt(ratio):.4f}")
 
 
+SIGMAS = (0.0, 0.6, 1.16, 1.8)  # of the logarithm of the devices' times: equal, up to 20, 300, 8,000 times slower
+FLIGHTS = (5, 10, 25)  # devices that work at once
+SKEWS = (0.1, 0.5, 10.0)  # Dirichlet: a class or two on a device, the paper's recipes, nearly the same everywhere
+
+
+def _places() -> tuple[Part, ...]:
+    return tuple(
+        Part(
+            "league",
+            f"sigma-{sigma}-flight-{flight}-skew-{skew}",
+            ("fleet.preset=paper", f"fleet.sigma={sigma}", f"pacing.max_in_flight={flight}", f"data.alpha={skew}"),
+        )
+        for skew in SKEWS
+        for flight in FLIGHTS
+        for sigma in SIGMAS
+    )
+
+
+def place_of(part: Part) -> tuple[float, int, float]:
+    """sigma, devices in flight and skew of a part of the study of asynchrony"""
+    _, sigma, _, flight, _, skew = part.name.split("-")
+    return float(sigma), int(flight), float(skew)
+
+
 STUDIES = {
     "table1": Study(
         "accuracy and time to the target, first table",
-        "paper",
+        "tables",
         _recipes(
             "lenet-cifar-10",
             "lenet-cifar-100",
@@ -67,7 +91,7 @@ STUDIES = {
     ),
     "table2": Study(
         "accuracy and time to the target, second table",
-        "paper",
+        "tables",
         _recipes(
             "alexnet-cifar-10",
             "alexnet-cifar-100",
@@ -89,7 +113,7 @@ STUDIES = {
     ),
     "baselines": Study(
         "three more asynchronous methods; SyncDrop in the paper is AsyncDrop",
-        "fedasmu,feddelay,asyncdrop,asyncpart",
+        "fedasmu,fedasmu-r,feddelay,asyncdrop,asyncpart",
         _recipes("lenet-fashion-mnist"),
     ),
     "bandwidth": Study(
@@ -108,6 +132,11 @@ STUDIES = {
     "sensitivity": Study(
         "how fast the controls are learned, how often devices start", SENSITIVITY, _recipes("lenet-fashion-mnist")
     ),
+    "asynchrony": Study(
+        "where asynchrony pays: unequal devices, devices in flight, skewed data",
+        "fedasmu-r,fedavg,feddyn,fedasync,fedbuff",
+        _places(),
+    ),
 }
 
 
@@ -123,7 +152,7 @@ class Budget:
 
 BUDGETS = {
     # A core takes 0.04 s for an upload of LeNet on Fashion-MNIST, 0.08 s on CIFAR, 0.3 s of TextCNN, 0.8 s of the CNN.
-    "small": Budget(1, {"lenet-fashion-mnist": 0.5, "lenet": 0.06, "textcnn": 0.03, "cnn": 0.015}),
+    "small": Budget(1, {"league": 0.2, "lenet-fashion-mnist": 0.5, "lenet": 0.06, "textcnn": 0.03, "cnn": 0.015}),
     "half": Budget(3, {"*": 0.5}),
     "full": Budget(3, {"*": 1.0}),
 }
