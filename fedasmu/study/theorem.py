@@ -162,10 +162,10 @@ def draw(found: Sequence[Point], path: Path) -> None:
     most = max(one.steps for one in found)
     loosest = max(one.staleness for one in found)
     panels = (
-        ("T = n^6 rounds, n local steps", "rounds", [one for one in found if one.staleness == loosest]),
+        ("T = $n^6$ rounds, n = 2, 3, 4 local steps", "rounds", [one for one in found if one.staleness == loosest]),
         (f"{most**6:,} rounds", "bound on staleness", [one for one in found if one.steps == most]),
     )
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context({**STYLE, "text.parse_math": True}):  # powers of ten on the axes
         figure = Figure(figsize=(8, 3.2), layout="constrained")
         for place, (title, across, chosen) in enumerate(panels):
             axes = figure.add_subplot(1, 2, place + 1, title=title, xlabel=across, xscale="log", yscale="log")
@@ -178,5 +178,5 @@ def draw(found: Sequence[Point], path: Path) -> None:
                 ("measured mean of |∇F|²", "o", [one.mean for one in ordered]),
             ):
                 axes.plot(where, values, mark + "-", markersize=4, label=label)
-        figure.axes[0].legend(fontsize=7)
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7)
         figure.savefig(path, dpi=150)
