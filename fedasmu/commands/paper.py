@@ -14,7 +14,8 @@ from fedasmu.packaged import RECIPES
 
 if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
-    from fedasmu.study.reproduce import Measured, Tuning
+    from fedasmu.study.reproduce import Measured
+    from fedasmu.study.tuning import Tuning
 
 REPRODUCE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -72,6 +73,7 @@ def reproduce(
     from fedasmu.study import reproduce as studied
     from fedasmu.study import versus
     from fedasmu.study.studies import BUDGETS, STUDIES
+    from fedasmu.study.tuning import tuning
 
     chosen, spend = STUDIES[study], BUDGETS[budget]
     out = out or Path("runs") / f"reproduce-{budget}"
@@ -81,9 +83,8 @@ def reproduce(
     for part, reason in plan.left_out.items():
         say(f"not run: {part.title}: {reason}")
     if tune:
-        runs = studied.tuning(chosen, plan, RECIPES, out, overrides or [], tune)
-        found_best = _tuned(runs, count, overwrite)
-        plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], found_best)
+        best = _tuned(tuning(chosen, plan, RECIPES, out, overrides or [], tune), count, overwrite)
+        plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], best)
     failed = run_grid(plan.all_cells, count, overwrite)
     found = studied.measured(plan)
     grids = _asynchrony(found, out) if study == "asynchrony" else versus.compared(chosen, study, found)

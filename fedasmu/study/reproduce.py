@@ -18,16 +18,10 @@ from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells
 from fedasmu.study.paper import EVERY, Claim, Printed, claims, gain, printed
-from fedasmu.study.spaces import trials
 from fedasmu.study.studies import Budget, Part, Study
-from fedasmu.study.sweep import held_out
-from fedasmu.study.variants import Variant
 
 Measured = dict[Part, League]
-Tuning = dict[Part, tuple[list[Variant], list[Cell]]]
 OURS = "fedasmu-r"
-TUNING_SEEDS = range(100, 102)  # none of those that the study is run with
-TUNING_SHARE = 0.2  # of the uploads of the run that is tuned for
 
 
 @dataclass(frozen=True)
@@ -81,18 +75,6 @@ def plan(
             (tuned or {}).get(part.title),
         )
     return made
-
-
-def tuning(study: Study, made: Plan, recipes: Path, out: Path, overrides: Sequence[str], count: int) -> Tuning:
-    """What is run to tune every method for every part: `count` settings, two seeds of their own, held-out data."""
-    found: Tuning = {}
-    for part, grid in made.cells.items():
-        path, changes = recipes / f"{part.recipe}.toml", [*part.changes, *overrides]
-        tried = trials(variants.read(study.methods), load(path, changes).local.lr, count)
-        uploads = max(1, round(TUNING_SHARE * grid[0].config.stop.uploads))
-        settings = held_out([*changes, f"stop.uploads={uploads}"])
-        found[part] = tried, cells(path, tried, TUNING_SEEDS, out / "tuning" / part.title, settings)
-    return found
 
 
 def _obstacle(part: Part, only: Collection[str], path: Path, share: float | None, overrides: Sequence[str]) -> str:
