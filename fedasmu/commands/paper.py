@@ -51,7 +51,8 @@ Name = Literal[
 def reproduce(
     study: Annotated[Name, typer.Argument(help="Which of the paper's studies.")],
     budget: Annotated[
-        Literal["small", "half", "full"], typer.Option(help="small: about 20 minutes a table on 2 cores.")
+        Literal["small", "long", "half", "full"],
+        typer.Option(help="small: about 20 minutes a table on 2 cores; long: a night or two."),
     ] = "small",
     only: Annotated[str, typer.Option(metavar="CELL,...", help="Only these of its recipes or environments.")] = "",
     tune: Annotated[
