@@ -96,7 +96,7 @@ def reproduce(
     report_failures(failed)
 
 
-def _tuned(runs: Tuning, workers: int | Literal["inline"], overwrite: bool) -> dict[str, dict[str, list[str]]]:
+def _tuned(runs: Tuning, workers: int | str, overwrite: bool) -> dict[str, dict[str, list[str]]]:
     """Tune for every part; each has its tuned.json beside the runs that it was found with."""
     from fedasmu.study import sweep
 
