@@ -50,6 +50,9 @@ docs: install  ## build the documentation site in build/site
 	$(BIN)/python -m sphinx -b html -q -W --keep-going docs build/site
 	@echo "open build/site/index.html"
 
+tables: install  ## write the tables of settings on the methods' pages anew
+	$(BIN)/python docs/method_tables.py
+
 coverage: install  ## run the tests and say which share of the lines they reach
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest-cov
 	$(BIN)/python -m pytest -n 2 --cov=fedasmu --cov-report=term:skip-covered $(ARGS)
@@ -57,4 +60,4 @@ coverage: install  ## run the tests and say which share of the lines they reach
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-.PHONY: help install run rehearse test check format format-check lint types bench api docs coverage clean
+.PHONY: help install run rehearse test check format format-check lint types bench api docs tables coverage clean

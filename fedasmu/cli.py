@@ -169,15 +169,18 @@ for command, epilog in (
 What = Literal["methods", "models", "datasets", "recipes", "fleets", "keys"]
 
 
-@app.command("list", epilog="[bold]Example[/bold]  fedasmu list methods --json")
+@app.command("list", epilog="[bold]Examples[/bold]  fedasmu list methods --json\n\n  fedasmu list keys fedasmu")
 def list_(
     what: Annotated[What, typer.Argument(help="What to list.")],
+    method: Annotated[str, typer.Argument(metavar="[METHOD]", help="With keys: the settings of this method.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show the methods, models, data sets, recipes, fleets or keys of a recipe there are."""
-    from fedasmu.listing import LISTINGS
+    from fedasmu.listing import LISTINGS, keys
 
-    rows = LISTINGS[what]()
+    if method and what != "keys":
+        raise UserError(f"list {what} {method}: only keys are listed by method, as in: fedasmu list keys {method}")
+    rows = keys(method) if what == "keys" else LISTINGS[what]()
     if as_json:
         print(json.dumps(rows, indent=1))
         return

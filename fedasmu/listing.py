@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from fedasmu.errors import UserError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -72,11 +74,24 @@ def fleets() -> Rows:
     ]
 
 
-def keys() -> Rows:
-    """Every key of a recipe but those of [algorithm], which are the method's own."""
+def keys(method: str = "") -> Rows:
+    """Every key of a recipe but those of [algorithm], which are the method's own: with a method, these."""
     from fedasmu.config import Config
 
-    return list(_keys(Config, ""))
+    return list(_keys(Config, "")) if not method else settings_of(method)
+
+
+def settings_of(method: str) -> Rows:
+    """A method's settings, with the values that stand under this name of it."""
+    from fedasmu.algorithms import named
+
+    try:
+        chosen = named(method)
+    except ValueError as error:
+        raise UserError(f"list keys {method}: {error}") from None
+    values = {key: _written(value) for key, value in chosen.presets.get(method, {}).items()}
+    rows = [{**row, "default": values.get(row["key"], row["default"])} for row in _keys(chosen, "")]
+    return [row for row in rows if row["key"] != "name"]
 
 
 def _keys(section: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
@@ -87,9 +102,17 @@ def _keys(section: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
         if isinstance(inner, type) and hasattr(inner, "model_fields"):
             yield from _keys(inner, f"{prefix}{name}.")
         else:
-            default = json.dumps(schema["default"]).replace("null", "none").replace("Infinity", "inf")
             about = schema.get("description", "")
-            yield {"key": prefix + name, "default": default, "allowed": _allowed(schema), "meaning": about}
+            yield {
+                "key": prefix + name,
+                "default": _written(schema["default"]),
+                "allowed": _allowed(schema),
+                "meaning": about,
+            }
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value).replace("null", "none").replace("Infinity", "inf")
 
 
 def _allowed(schema: dict[str, Any]) -> str:

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import Run
 
-from fedasmu.algorithms import ALGORITHMS, Algorithm
+from fedasmu import algorithms
+from fedasmu.algorithms import ALGORITHMS
+from fedasmu.errors import UserError
+from fedasmu.listing import settings_of
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [method for method in ALGORITHMS if method.names()[0] != "fedasmu"]  # whose page is another kind of page
+sys.path.insert(0, str(DOCS))
+import method_tables  # noqa: E402
 
 
-@pytest.mark.parametrize("method", PAGES, ids=lambda method: method.names()[0])
-def test_a_methods_page_lists_its_settings(method: type[Algorithm]) -> None:
-    page = (DOCS / "algorithms" / f"{method.names()[0]}.md").read_text()
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, flags=re.MULTILINE))
-    for name, field in method.model_fields.items():
-        if name not in ("name", "max_staleness"):
-            default = "none" if field.default is None else str(field.default)
-            assert rows[name].lower() == default.lower()
+@pytest.mark.parametrize("name", [method.names()[0] for method in ALGORITHMS])
+def test_a_methods_page_has_its_settings_as_they_are(name: str) -> None:
+    page = (DOCS / "algorithms" / f"{name}.md").read_text()
+    assert method_tables.renewed(page, name) == page, "make tables"
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for method in ALGORITHMS:
+        assert [row["key"] for row in settings_of(method.names()[0]) if not row["meaning"]] == []
+
+
+def test_the_settings_of_a_preset_are_those_that_it_stands_for() -> None:
+    rows = {row["key"]: row["default"] for row in settings_of("fedasmu-paper")}
+    assert (rows["lambda0"], rows["round_term"], rows["mu_alpha"]) == ("1.0", '"printed"', "0.9")
+    with pytest.raises(UserError, match="list keys fedasmus: unknown method; did you mean fedasmu"):
+        settings_of("fedasmus")
+
+
+def test_every_method_is_exported_and_has_a_title() -> None:
+    assert {method.__name__ for method in ALGORITHMS} <= set(algorithms.__all__)
+    titles = [method.title for method in ALGORITHMS]
+    assert all(titles)
+    assert len(set(titles)) == len(ALGORITHMS)
+    assert algorithms.titled("fedasmu-h1") == "FedASMU-H1"
+    assert algorithms.titled("fedasmu-paper") == "FedASMU-paper"
+    assert algorithms.titled("mine") == "mine"
 
 
 @pytest.mark.parametrize("name", ["fedsa", "fedsa-semi", "asyncpart"])

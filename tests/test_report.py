@@ -171,7 +171,7 @@ def test_the_latex_is_balanced_and_escaped(runs: Path) -> None:
     columns = len(re.search(r"tabular}{(\w+)}", text)[1])  # type: ignore[index]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {columns - 1}
     assert r"\textbf{160}" not in text
-    assert re.search(r"fedavg & [^&]+ & / \(1 of 2 seeds\) & /", text)
+    assert re.search(r"FedAvg & [^&]+ & / \(1 of 2 seeds\) & /", text)
 
 
 def test_markdown_rows_have_one_width(runs: Path) -> None:

@@ -68,14 +68,38 @@ def settings(table: Mapping[str, Any]) -> Algorithm:
     """A method from its table in a recipe: its name, and whatever differs from its defaults."""
     name = str(table["name"])
     method = named(name)
-    chosen = method.model_validate({**method.presets.get(name, {}), **table, "name": method.names()[0]})
-    return chosen.model_copy(update={"name": name})
+    return method.model_validate({**method.presets.get(name, {}), **table})
+
+
+def titled(label: str) -> str:
+    """A method's name as papers write it: fedasmu-h1 is FedASMU-H1. A label that is no method's stays as it is."""
+    for method in ALGORITHMS:
+        name = method.names()[0]
+        if label == name:
+            return method.title
+        if label in method.presets and label.startswith(f"{name}-"):
+            variant = label.removeprefix(f"{name}-")
+            return f"{method.title}-{variant.upper() if len(variant) < 3 else variant}"
+    return label
+
+
+PAPER = ("fedasmu", "fedavg", "fedprox", "moon", "feddyn", "fedasync", "port", "asofed", "fedbuff", "fedsa")
+GROUPS = {
+    "all": tuple(method.names()[0] for method in ALGORITHMS),
+    "paper": PAPER,
+    "tables": ("fedasmu-r", *PAPER),
+    "ablation": ("fedasmu", "fedasmu-da", "fedasmu-fa", "fedasmu-0", "fedavg"),
+    "slots": ("fedasmu", "fedasmu-h1", "fedasmu-h2", "fedasmu-h3"),
+}
+ORDER = {name: place for place, name in enumerate(name for method in ALGORITHMS for name in method.names())}
 
 
 __all__ = [
     "ALGORITHMS",
     "CA2FL",
+    "GROUPS",
     "NAMES",
+    "ORDER",
     "Aggregate",
     "Aggregator",
     "Algorithm",
@@ -84,6 +108,8 @@ __all__ = [
     "AsyncDrop",
     "AsyncPart",
     "Fadas",
+    "FedASMU",
+    "FedASMUR",
     "FedAsync",
     "FedAvg",
     "FedBuff",
@@ -100,4 +126,5 @@ __all__ = [
     "Port",
     "named",
     "settings",
+    "titled",
 ]

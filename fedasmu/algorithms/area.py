@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 from torch import Tensor
@@ -42,8 +42,9 @@ class ExactMean(Aggregator):
 class Area(Algorithm):
     """The model is the exact mean of every device's last model, however unevenly they take part."""
 
+    title = "AREA"
     kind = "asynchronous"
-    name: Literal["area"] = "area"
+    name: str = "area"
     buffer: int = Field(1, ge=1, description="uploads to an aggregation")
 
     def schedule(self, pace: Pace) -> Periodic:

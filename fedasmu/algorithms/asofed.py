@@ -120,8 +120,9 @@ class Online(Learner):
 class AsoFed(Algorithm):
     """Each device's last model is replaced by its new one in a running mean; devices balance old and new gradients."""
 
+    title = "ASO-Fed"
     kind = "asynchronous"
-    name: Literal["asofed"] = "asofed"
+    name: str = "asofed"
     pull: float = Field(0.01, ge=0, description="lambda: strength of the proximal term on the devices")
     beta: float = Field(0.5, ge=0, lt=1, description="how slowly a device forgets old gradients")
     recursion: Literal["round", "step"] = Field("round", description="balance whole trainings, or every SGD step")

@@ -4,7 +4,7 @@ are not public: this is a reconstruction from its abstract."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -54,8 +54,9 @@ class Fuse(Aggregator):
 class AsyncPart(Algorithm):
     """Reconstruction: an upload's weight makes up for how often its device takes part, and falls with staleness."""
 
+    title = "AsyncPart"
     kind = "asynchronous"
-    name: Literal["asyncpart"] = "asyncpart"
+    name: str = "asyncpart"
     alpha: float = Field(0.5, gt=0, le=1, description="the weight of a fresh upload of an average device")
     polynomial_a: float = Field(0.5, ge=0, description="the exponent by which it falls with staleness")
     max_weight: float = Field(0.9, gt=0, le=1, description="the largest weight")

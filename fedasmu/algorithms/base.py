@@ -115,6 +115,7 @@ class Pace:
 class Algorithm(Section, ABC):
     """A method and its settings, all of them frozen. The first line of its docstring is its description."""
 
+    title: ClassVar[str] = ""  # as papers write it; none: its name
     kind: ClassVar[Literal["synchronous", "asynchronous", "buffered"]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # further names, and the settings each stands for
     knows_budget: ClassVar[bool] = False  # if so, a longer run is another one from its first upload on

@@ -4,7 +4,7 @@ calibration. ICLR 2024."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -55,8 +55,9 @@ class Calibrate(Aggregator):
 class CA2FL(Algorithm):
     """A buffer of updates, calibrated by the last update of every device, so that the absent ones count too."""
 
+    title = "CA2FL"
     kind = "buffered"
-    name: Literal["ca2fl"] = "ca2fl"
+    name: str = "ca2fl"
     buffer: int = Field(5, ge=1, description="M: uploads to an aggregation")
     server_lr: float = Field(1.0, gt=0, description="eta_g: how far the server follows the calibrated update")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -61,8 +61,9 @@ class Adaptive(Aggregator):
 class Fadas(Algorithm):
     """A buffer of updates is the gradient of an Adam-like server, whose step shrinks when the buffer is stale."""
 
+    title = "FADAS"
     kind = "buffered"
-    name: Literal["fadas"] = "fadas"
+    name: str = "fadas"
     buffer: int = Field(5, ge=1, description="M: uploads to an aggregation")
     server_lr: float = Field(1e-3, gt=0, description="eta: the server's step size")
     beta1: float = Field(0.9, ge=0, lt=1, description="memory of the mean")

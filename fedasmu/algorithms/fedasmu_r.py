@@ -163,8 +163,9 @@ class Refreshing(Learner):
 class FedASMUR(Algorithm):
     """FedASMU rebased (ours): a device goes on from the fresh model, and updates are corrected for who is absent."""
 
+    title = "FedASMU-R"
     kind = "asynchronous"
-    name: Literal["fedasmu-r"] = "fedasmu-r"
+    name: str = "fedasmu-r"
     max_staleness: int | None = Field(99, ge=1, description="discard uploads staler than this")
 
     fresh: Literal["rebase", "mix", "none"] = Field("rebase", description="what a device does with a fresh model")

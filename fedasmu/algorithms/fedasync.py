@@ -43,8 +43,9 @@ class Mix(Aggregator):
 class FedAsync(Algorithm):
     """Every upload is mixed in on arrival, the less the staler it is."""
 
+    title = "FedAsync"
     kind = "asynchronous"
-    name: Literal["fedasync"] = "fedasync"
+    name: str = "fedasync"
     alpha: float = Field(0.6, gt=0, le=1, description="the weight of a fresh upload")
     staleness: Literal["constant", "polynomial", "hinge"] = Field("polynomial", description="how the weight falls")
     polynomial_a: float = Field(0.5, ge=0, description="the exponent of the polynomial form")

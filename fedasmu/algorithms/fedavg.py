@@ -4,7 +4,6 @@ data. AISTATS 2017."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -49,8 +48,9 @@ class LocalSGD(Learner):
 class FedAvg(Algorithm):
     """A cohort trains, the server waits for all of it, and averages by number of examples."""
 
+    title = "FedAvg"
     kind = "synchronous"
-    name: Literal["fedavg"] = "fedavg"
+    name: str = "fedavg"
 
     def schedule(self, pace: Pace) -> Rounds:
         return Rounds(pace.limit)

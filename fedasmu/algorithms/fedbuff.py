@@ -45,8 +45,9 @@ class Buffered(Aggregator):
 class FedBuff(Algorithm):
     """Updates gather in a buffer of K, each the lighter the staler it is; a full buffer is applied at once."""
 
+    title = "FedBuff"
     kind = "buffered"
-    name: Literal["fedbuff"] = "fedbuff"
+    name: str = "fedbuff"
     buffer: int = Field(5, ge=1, description="K: uploads to an aggregation")
     server_lr: float = Field(1.0, gt=0, description="eta_g: how far the server follows the buffer's mean")
     momentum: float = Field(0.0, ge=0, lt=1, description="of the server")

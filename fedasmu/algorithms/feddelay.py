@@ -38,8 +38,9 @@ class DelayAdaptive(Aggregator):
 class FedDelay(Algorithm):
     """Every update is applied on arrival, at a step size that shrinks beyond a delay of tau_C."""
 
+    title = "FedDelay"
     kind = "asynchronous"
-    name: Literal["feddelay"] = "feddelay"
+    name: str = "feddelay"
     server_lr: float = Field(0.3, gt=0, description="eta_g: the step size of an update that is not too late")
     tau_c: int | None = Field(None, ge=0, description="the delay that is not too late; none: the devices in flight")
     large_delay: Literal["scale", "drop"] = Field("scale", description="beyond it: divide by the delay, or drop")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -69,8 +69,9 @@ class DynamicSGD(Learner):
 class FedDyn(Algorithm):
     """A dynamic regulariser on every device makes the local optima agree with the global one."""
 
+    title = "FedDyn"
     kind = "synchronous"
-    name: Literal["feddyn"] = "feddyn"
+    name: str = "feddyn"
     alpha: float = Field(0.01, ge=0, description="strength of the regulariser")
 
     def schedule(self, pace: Pace) -> Rounds:

@@ -44,8 +44,9 @@ class Window(Aggregator):
 class FedFa(Algorithm):
     """Every upload takes the oldest one's place in a window, and the model is the window's mean."""
 
+    title = "FedFa"
     kind = "asynchronous"
-    name: Literal["fedfa"] = "fedfa"
+    name: str = "fedfa"
     window: int | None = Field(None, ge=1, description="K: how many uploads; none: the devices in flight")
     form: Literal["model", "delta"] = Field("model", description="a window of models, or of their updates")
 

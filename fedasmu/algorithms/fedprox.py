@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
@@ -14,8 +12,9 @@ from fedasmu.schedule import Rounds
 class FedProx(Algorithm):
     """FedAvg whose devices are held near the model they were sent."""
 
+    title = "FedProx"
     kind = "synchronous"
-    name: Literal["fedprox"] = "fedprox"
+    name: str = "fedprox"
     mu: float = Field(0.01, ge=0, description="strength of the proximal term (mu / 2) ||w - w_r||^2 on the devices")
 
     def schedule(self, pace: Pace) -> Rounds:

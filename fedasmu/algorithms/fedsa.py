@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -92,9 +92,10 @@ class Directed(Learner):
 class FedSA(Algorithm):
     """Reconstruction: mixing by staleness in two stages, long trainings first, then gentler ones for stale devices."""
 
+    title = "FedSA"
     kind = "asynchronous"
     knows_budget = True
-    name: Literal["fedsa"] = "fedsa"
+    name: str = "fedsa"
     alpha: float = Field(0.6, gt=0, le=1, description="the weight of a fresh upload")
     polynomial_a: float = Field(0.5, ge=0, description="the exponent by which it falls with staleness")
     memory: float = Field(0.9, ge=0, lt=1, description="of the moving average of a device's delays")

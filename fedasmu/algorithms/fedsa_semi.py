@@ -4,7 +4,7 @@ computing. IEEE Journal on Selected Areas in Communications 39(12), 2021. Not th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -47,8 +47,9 @@ class PartialAverage(Aggregator):
 class FedSASemi(Algorithm):
     """Reconstruction: the first M uploads are averaged into the model, and nobody may lag by more than tau_0."""
 
+    title = "FedSA-semi"
     kind = "buffered"
-    name: Literal["fedsa-semi"] = "fedsa-semi"
+    name: str = "fedsa-semi"
     buffer: int = Field(3, ge=1, description="M: uploads to an aggregation")
     bound: int = Field(3, ge=0, description="tau_0: the server waits for a device that would lag by more versions")
     max_boost: float = Field(2.0, ge=1, description="the most by which a rare device's learning rate is raised")

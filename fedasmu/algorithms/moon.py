@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
@@ -36,8 +34,9 @@ class ContrastiveSGD(Learner):
 class Moon(Algorithm):
     """FedAvg whose devices keep their features near the global model's and away from their last own model's."""
 
+    title = "MOON"
     kind = "synchronous"
-    name: Literal["moon"] = "moon"
+    name: str = "moon"
     mu: float = Field(1.0, ge=0, description="weight of the contrastive term")
     temperature: float = Field(0.5, gt=0, description="of the contrastive term")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from pydantic import Field
 from torch.nn.functional import cosine_similarity
@@ -64,8 +63,9 @@ class Interruptible(Learner):
 class Port(Algorithm):
     """The server waits for a few devices and calls in those that lag, then weighs by staleness and direction."""
 
+    title = "PORT"
     kind = "buffered"
-    name: Literal["port"] = "port"
+    name: str = "port"
     minimum: int = Field(5, ge=1, description="K_min: uploads to an aggregation, at least")
     bound: int = Field(10, ge=1, description="B: the delay beyond which a device is called in at its next epoch")
     staleness: float = Field(3.0, gt=0, description="c_s: what freshness counts for")

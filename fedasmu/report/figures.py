@@ -14,8 +14,9 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from fedasmu.algorithms import GROUPS
 from fedasmu.report.inside import draw_inside
-from fedasmu.report.labels import GROUPS, slug
+from fedasmu.report.labels import slug
 from fedasmu.report.league import Floats, League, Standing, target_of
 from fedasmu.report.palette import COLOURS, DASHES, order
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedasmu.algorithms import titled
 from fedasmu.report.league import League, Reach, Standing
 from fedasmu.report.lessons import best
 from fedasmu.report.tables import settled
@@ -27,7 +28,7 @@ def table(leagues: Sequence[League]) -> str:
     heads = " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{escaped(league.title)}}}" for league, _, width in columns)
     rules = " ".join(rf"\cmidrule(lr){{{start}-{start + width - 1}}}" for _, start, width in columns)
     seconds = " & ".join(name for league in leagues for name in _heads(league))
-    body = "\n".join(rf"{escaped(label)} & {_row(leagues, label)} \\" for label in labels)
+    body = "\n".join(rf"{escaped(titled(label))} & {_row(leagues, label)} \\" for label in labels)
     evaluations = settled([standing for league in leagues for standing in league.standings])
     return f"""% needs \\usepackage{{booktabs}}
 % Acc: {evaluations}, in percent, mean and standard deviation over the seeds. Times: median virtual seconds

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedasmu.algorithms import ORDER
 from fedasmu.errors import UserError, did_you_mean, printable
-from fedasmu.report.labels import ORDER, ORDER_FILE
+from fedasmu.report.labels import ORDER_FILE
 from fedasmu.report.sound import sound
 from fedasmu.result import Result, flat
 

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedasmu.algorithms import NAMES, named
+from fedasmu.algorithms import GROUPS, NAMES, ORDER, named
 from fedasmu.errors import UserError, did_you_mean
-from fedasmu.report.labels import GROUPS, ORDER, slug
+from fedasmu.report.labels import slug
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,10 @@ class SubnetworkSGD(Learner):
 class AsyncDrop(Algorithm):
     """Every task trains a sub-network, at a part of the cost, which is then merged into the model."""
 
+    title = "AsyncDrop"
     kind = "asynchronous"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"syncdrop": {}}  # what FedASMU's paper calls it
-    name: Literal["asyncdrop", "syncdrop"] = "asyncdrop"
+    name: str = "asyncdrop"
     keep: float = Field(0.25, gt=0, le=1, description="share of a hidden layer's units that a device trains")
     alpha: float = Field(0.5, gt=0, le=1, description="the weight of an upload where it touches the model")
     choice: Literal["score", "random"] = Field(

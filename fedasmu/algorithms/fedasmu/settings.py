@@ -21,6 +21,7 @@ from fedasmu.vector import Layout
 class FedASMU(Algorithm):
     """Staleness-aware weights learned on the server, and a fresh model merged in the middle of a device's training."""
 
+    title = "FedASMU"
     kind = "asynchronous"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "fedasmu-da": {"server_weights": "polynomial"},
@@ -66,8 +67,8 @@ class FedASMU(Algorithm):
     lr_sigma: float = Field(1e-4, ge=0, description="how fast sigma is learned")
     lr_iota: float = Field(1e-4, ge=0, description="how fast iota is learned")
     round_term: Literal["shifted", "printed"] = Field("shifted", description="sqrt(t + 1), or sqrt(max(t, 1))")
-    sigma_gradient: Literal["correct", "printed"] = "correct"
-    gradient_sign: Literal["correct", "printed"] = "correct"
+    sigma_gradient: Literal["correct", "printed"] = Field("correct", description="the derivative by sigma")
+    gradient_sign: Literal["correct", "printed"] = Field("correct", description="of the gradient estimate")
     server_gradient: Literal["displacement", "uploaded"] = Field(
         "displacement", description="uploaded: doubles the upload"
     )
@@ -75,7 +76,9 @@ class FedASMU(Algorithm):
     dilution: bool = Field(
         False, description="count how far others' uploads have diluted a device's own; update = model only"
     )
-    effective_version: Literal["original", "interpolated"] = "original"
+    effective_version: Literal["original", "interpolated"] = Field(
+        "original", description="interpolated: a merged upload counts as less stale"
+    )
     record: Literal["float16", "float32"] = Field(
         "float16", description="how a device's last direction is kept on disk"
     )
