@@ -83,7 +83,7 @@ def audit(server: ServerProcess, threads: list[SyntheticDevice]) -> dict[str, An
 def digests(out: Path) -> None:
     """Of the model in the newest checkpoint, and of a replay of the whole ledger into a fresh server."""
     from fedasmu import checkpoint
-    from fedasmu.build import Build
+    from fedasmu.build import build
     from fedasmu.network.acts import Acts
     from fedasmu.network.ledger import Ledger
     from fedasmu.network.site import attach
@@ -91,11 +91,11 @@ def digests(out: Path) -> None:
     from fedasmu.recipe import load
     from fedasmu.record import Record
 
-    build = Build(load(str(out / "config.toml")), None, None, lambda line: None)
+    world = build(load(str(out / "config.toml")))
 
     def fresh(folder: Path) -> Acts:
         folder.mkdir()
-        desk, roster = attach(build, Inline(timing_only), Record(folder))
+        desk, roster = attach(world, Inline(timing_only), Record(folder))
         return Acts(desk, Ledger(out / "ledger", Folder(out).table), roster, {})
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -13,25 +13,14 @@ from safetensors.torch import save_file
 
 import fedasmu
 from fedasmu import engine, pools
-from fedasmu.build import Build
+from fedasmu.build import World
 from fedasmu.config import Stop
 from fedasmu.desk import Desk
 from fedasmu.record import write_whole
 from fedasmu.result import Result
-from fedasmu.simulation.simulator import Simulator
 
 
-def early(ended: str | None, stop: Stop, simulator: Simulator) -> str:
-    """Why a run ended before it had its uploads."""
-    received = simulator.desk.server.counters.received
-    so_far = f"ended with {received:,} of {stop.uploads:,} uploads: "
-    if ended == "fleet":
-        return so_far + f"no device comes back after {simulator.now:,.0f} s (fleet.trace)"
-    nobody = "" if received else "; no device had finished its first task by then"
-    return so_far + f"the time is up (stop.time = {stop.time:g} s){nobody}"
-
-
-class Driver(Protocol):
+class Ended(Protocol):
     """What has driven a run to its end."""
 
     @property
@@ -41,43 +30,57 @@ class Driver(Protocol):
     def now(self) -> float: ...
 
 
+def early(ended: str | None, stop: Stop, driver: Ended) -> str:
+    """Why a run ended before it had its uploads."""
+    received = driver.desk.server.counters.received
+    so_far = f"ended with {received:,} of {stop.uploads:,} uploads: "
+    if ended == "fleet":
+        return so_far + f"no device comes back after {driver.now:,.0f} s (fleet.trace)"
+    nobody = "" if received else "; no device had finished its first task by then"
+    return so_far + f"the time is up (stop.time = {stop.time:g} s){nobody}"
+
+
 def conclude(
-    build: Build, simulator: Driver, directory: Path, ended: str | None, workers: pools.Workers, wall: float
+    world: World, driver: Ended, directory: Path, ended: str | None, workers: pools.Workers, wall: float
 ) -> None:
     """Write the model and the summary."""
-    if not build.config.timing_only:
-        save_file(build.layout.tensors(simulator.desk.server.model.vector), directory / "model.safetensors")
-    simulator.desk.record.close()
-    result, counters = Result(directory), simulator.desk.server.counters
+    if not world.config.timing_only:
+        save_file(world.layout.tensors(driver.desk.server.model.vector), directory / "model.safetensors")
+    driver.desk.record.close()
+    result, counters = Result(directory), driver.desk.server.counters
     summary = {
-        "method": build.config.algorithm.name,
-        "data": build.data.name if build.data else "none",
-        "seed": build.config.seed,
+        "method": world.config.algorithm.name,
+        "data": world.data.name if world.data else "none",
+        "seed": world.config.seed,
         "accuracy": result.accuracy,
         "last_accuracy": result.last_accuracy,
         "best_accuracy": result.best_accuracy,
-        "time_to": {str(target): result.time_to(target) for target in build.config.evaluate.targets},
-        "virtual_seconds": simulator.now,
-        "version": simulator.desk.server.model.version,
+        "time_to": {str(target): result.time_to(target) for target in world.config.evaluate.targets},
+        "virtual_seconds": driver.now,
+        "version": driver.desk.server.model.version,
         "uploads": counters.received,
         "ended": ended,
         "stale": counters.stale,
         "refused": counters.refused,
         "lost": counters.lost,
-        "mean_staleness": simulator.desk.mean_staleness,
-        "bytes_down": simulator.desk.meter.tally.bytes_down,
-        "bytes_up": simulator.desk.meter.tally.bytes_up,
+        "mean_staleness": driver.desk.mean_staleness,
+        "bytes_down": driver.desk.meter.tally.bytes_down,
+        "bytes_up": driver.desk.meter.tally.bytes_up,
         "wall_seconds": round(wall, 3),
         "workers": pools.name(workers),
-        "engine": engine.name(build.native),
+        "engine": _engine(world),
         **surroundings(),
     }
     write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
 
 
-def on(build: Build) -> str:
+def _engine(world: World) -> str:
+    return engine.name(None if world.trainer is None else world.trainer.native)
+
+
+def on(world: World) -> str:
     """What rounds: the same recipe has the same bits where this is the same."""
-    return f"{engine.name(build.native)} on {_machine()}"
+    return f"{_engine(world)} on {_machine()}"
 
 
 def _machine() -> str:

@@ -6,11 +6,8 @@ result = Experiment("quickstart").run(progress=True)
 
 from __future__ import annotations
 
-import shutil
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,22 +15,23 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
-from fedasmu import checkpoint, failure, pools
-from fedasmu.build import Build
-from fedasmu.conclusion import conclude, early, on
+from fedasmu import failure, pools
+from fedasmu.build import World, build
 from fedasmu.config import IN_PYTHON, Config, Network
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk, first_refusal
-from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.drive import Drive
+from fedasmu.errors import UserError
 from fedasmu.events import Event, Measured
 from fedasmu.extension import extend, longer, recipe_of
 from fedasmu.lock import check_idle
 from fedasmu.process import one_thread, stop_request
+from fedasmu.profiles import write_profiles
 from fedasmu.progress import Live
 from fedasmu.recipe import Changes, checked, load
-from fedasmu.record import SHELVES, Record, check_free, claimed, write_whole
+from fedasmu.record import Record, check_free, claimed, write_whole
 from fedasmu.result import Result
-from fedasmu.simulation.simulator import Simulator
+from fedasmu.simulation.build import fleet_of, simulator
 from fedasmu.trackers import Together, Tracker
 
 
@@ -122,22 +120,25 @@ class Experiment:
             check_free(directory, overwrite)
         tracking = Together(trackers, directory, say)
         with one_thread(), stop_request() as stopping, ExitStack() as held:
-            build = self._build(say)
+            world = self._build(say)
+            fleet = fleet_of(world)
             held.enter_context(claimed(directory, resume, overwrite))
             if resume and (directory / "summary.json").exists():  # by another process, while the data were read
                 return Result(directory)
             if not resume:
-                write_whole(directory / "config.toml", build.config.toml())
-            build.fleet.write(directory / "fleet.csv")
+                write_whole(directory / "config.toml", world.config.toml())
+            write_profiles(world.profiles, directory / "fleet.csv")
             record = Record(directory)
-            pool = build.pool(workers, stopping.is_set, say)
+            pool = world.pool(workers, stopping.is_set, say)
             try:
-                simulator = build.simulator(pool, record)
-                simulator.desk.watchers += [tracking.watch, first_refusal(say)]
+                driver = simulator(world, fleet, pool, record)
+                driver.desk.watchers += [tracking.watch, first_refusal(say)]
                 if observe is not None:
-                    simulator.desk.watchers.append(partial(observe, simulator.desk))
+                    driver.desk.watchers.append(partial(observe, driver.desk))
                 tracking.start()  # after the pool: what a tracker keeps open is not forked into the workers
-                result = _execute(build, simulator, directory, resume, extendable, workers, stopping, say)
+                drive = Drive(world, driver, directory, stopping, say)
+                drive.run(resume, extendable)
+                result = drive.conclude(workers, extendable)
                 tracking.finish(result.summary)
                 return result
             finally:
@@ -149,9 +150,11 @@ class Experiment:
         """Perform, in this process, the computation that failed in this run."""
         command, device, seed = failure.read(Path(directory))
         with one_thread():
-            self._build(print).trainer().perform(command, device, seed)
+            trainer = self._build(print).trainer
+            assert trainer is not None, "where nothing is computed, nothing fails"
+            trainer.perform(command, device, seed)
 
-    def _build(self, say: Callable[[str], None]) -> Build:
+    def _build(self, say: Callable[[str], None]) -> World:
         if IN_PYTHON in (self.config.model.name, self.config.data.name):
             if self.config.model.name == IN_PYTHON and self._factory is None:
                 raise UserError(
@@ -159,7 +162,7 @@ class Experiment:
                 )
             if self.config.data.name == IN_PYTHON and self._given is None:
                 raise UserError("this run's data were given in Python: resume it with Experiment.of_run(dir, data=...)")
-        return Build(self.config, self._factory, self._given, say)
+        return build(self.config, self._factory, self._given, say)
 
 
 def _check_factory(model: Any) -> None:
@@ -168,73 +171,3 @@ def _check_factory(model: Any) -> None:
             f"model: this is a {type(model).__name__}, already made; give what makes one, as in model=lambda: Net(), "
             "so that its first weights follow from the run's seed"
         )
-
-
-def _execute(
-    build: Build,
-    simulator: Simulator,
-    directory: Path,
-    resume: bool,
-    extendable: bool,
-    workers: pools.Workers,
-    stopping: threading.Event,
-    say: Callable[[str], None],
-) -> Result:
-    state = checkpoint.load(directory / "checkpoint", say) if resume else None
-    before = 0.0  # seconds that the run took until the checkpoint
-    began = saved = time.monotonic()
-    under_way = False
-
-    def save() -> None:
-        wall = before + time.monotonic() - began
-        checkpoint.save({**simulator.state(), "wall": wall, "on": on(build)}, directory / "checkpoint")
-
-    try:
-        if state is None:
-            simulator.begin()
-        else:
-            before = _restore(simulator, state, directory)
-            if state.get("on", on(build)) != on(build):
-                say(f"begun with {state['on']}, goes on with {on(build)}: the last digits of its numbers may differ")
-        under_way = True
-        while not simulator.finished and not stopping.is_set():
-            simulator.step()
-            if time.monotonic() - saved > build.config.checkpoint_seconds:
-                save()
-                saved = time.monotonic()
-        if stopping.is_set():
-            raise Interrupted
-        ended = simulator.ended
-        if extendable:
-            save()
-        simulator.finish()
-    except Interrupted:
-        stopping.clear()  # so that the checkpoint may wait for an evaluation under way
-        if under_way:  # a half restored run is not worth saving: the checkpoint that it came from is still there
-            save()
-        raise Interrupted(directory) from None
-    except DeviceError as error:
-        if error.job is not None and error.job.device >= 0:
-            failure.save(error.job.command, error.job.device, error.job.seed, directory)
-        if error.job is not None and under_way:  # it failed while it was waited for: no event is half done
-            with suppress(DeviceError, Interrupted):  # an evaluation that failed cannot be waited for
-                save()
-        raise
-    conclude(build, simulator, directory, ended, workers, before + time.monotonic() - began)
-    for folder in () if extendable else ("checkpoint", SHELVES):  # a finished run needs them no more
-        shutil.rmtree(directory / folder, ignore_errors=True)
-    if ended != "uploads":
-        say(early(ended, build.config.stop, simulator))
-    return Result(directory)
-
-
-def _restore(simulator: Simulator, state: Any, directory: Path) -> float:
-    """The seconds that the run had taken. What a checkpoint lacks is told in a sentence, though its digest is right."""
-    try:
-        simulator.restore(state)
-        return float(state["wall"])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{directory}: its checkpoint does not fit this run ({type(error).__name__}: {error}); "
-            "start the run again with --overwrite"
-        ) from error

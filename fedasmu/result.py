@@ -150,7 +150,7 @@ class Result:
 
     def model(self, module: nn.Module | None = None) -> nn.Module:
         """The network with the final weights, ready to be used; a model of your own is given as a module to fill."""
-        from fedasmu.environment import finished_network
+        from fedasmu.materials import finished_network
 
         return finished_network(self.config, self.state_dict, module)
 

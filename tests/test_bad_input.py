@@ -266,7 +266,7 @@ def test_an_existing_run_is_not_touched(fail: Fail, run: Run, tmp_path: Path) ->
 def test_an_occupied_directory_is_refused_before_the_data_are_read(
     fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedasmu.experiment.Build", lambda *arguments: pytest.fail("it was built first"))
+    monkeypatch.setattr("fedasmu.experiment.build", lambda *arguments: pytest.fail("it was built first"))
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "notes").write_text("")
     assert "there is something already" in fail("--out", "kept")

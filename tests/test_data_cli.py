@@ -11,14 +11,14 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fedasmu import data as datasets
-from fedasmu.build import Build
+from fedasmu.build import build
 from fedasmu.cli import app
 from fedasmu.config import Config
 from fedasmu.data import TextOptions, huggingface
 from fedasmu.data.examples import Dataset, Examples
 from fedasmu.data.split_summary import summary
-from fedasmu.environment import federated_data
 from fedasmu.errors import UserError
+from fedasmu.materials import federated_data
 from fedasmu.recipe import parse
 
 WORDS = ("<pad>", "<unk>", "bad", "film", "good", "the")
@@ -64,7 +64,7 @@ def vocabulary(module: nn.Module) -> tuple[int, ...]:
 
 
 def built(**tables: Any) -> nn.Module:
-    return Build(config(**tables), None, None, lambda line: None).module
+    return build(config(**tables)).module
 
 
 def test_text_options_reach_the_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -180,3 +180,21 @@ def test_show_refuses_what_makes_no_sense(options: list[str], message: str) -> N
     shown = show(*options)
     assert isinstance(shown.exception, UserError)
     assert message in str(shown.exception)
+
+
+class Bag(nn.Module):
+    """A text model of the user's own."""
+
+    def __init__(self, vocabulary: int = 3) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, 4)
+        self.classify = nn.Linear(4, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.classify(self.words(tokens).mean(1))  # type: ignore[no-any-return]
+
+
+def test_any_model_that_takes_a_vocabulary_is_given_the_data_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    Loads(monkeypatch, reviews())
+    assert vocabulary(built(model={"name": "test_data_cli:Bag"})) == (6, 4)
+    assert vocabulary(built(model={"name": "test_data_cli:Bag", "vocabulary": 9})) == (9, 4)

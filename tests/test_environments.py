@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 from conftest import Run
 
-from fedasmu.environment import fleet
 from fedasmu.errors import UserError
 from fedasmu.fleets import PRESETS_OF_FLEETS, FleetSettings
 from fedasmu.listing import fleets
+from fedasmu.profiles import profiles
 from fedasmu.recipe import parse
+from fedasmu.simulation.build import fleet
 from fedasmu.simulation.fleet import Fleet
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "environments.md"
 
 
 def made(seed: int = 0, **keys: Any) -> Fleet:
-    return fleet(FleetSettings.model_validate(keys), seed)
+    drawn = FleetSettings.model_validate(keys)
+    return fleet(profiles(drawn, seed), drawn, seed)
 
 
 def ratio(devices: Fleet) -> float:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedasmu.config import FleetSettings
-from fedasmu.environment import fleet
 from fedasmu.errors import UserError
-from fedasmu.simulation.fleet import Cycle, Fleet, Profile, Trace, draw_profiles, read_profiles
+from fedasmu.profiles import Profile, draw_profiles, profiles, read_profiles, write_profiles
+from fedasmu.simulation.build import fleet
+from fedasmu.simulation.fleet import Cycle, Fleet, Trace
 
 LINKS = {"down_mbps": 100.0, "up_mbps": 20.0, "link_spread": (0.5, 2.0), "latency": 0.05}
 
@@ -42,11 +43,11 @@ def test_one_device_is_the_fastest() -> None:
 
 
 def test_links_stay_in_their_spread_and_the_seed_decides() -> None:
-    profiles = drawn(200, 5.0)
-    assert all(50 <= profile.down_mbps <= 200 for profile in profiles)
-    assert all(profile.down_mbps == pytest.approx(5 * profile.up_mbps) for profile in profiles)
-    assert profiles == drawn(200, 5.0)
-    assert profiles != drawn(200, 5.0, seed=1)
+    found = drawn(200, 5.0)
+    assert all(50 <= profile.down_mbps <= 200 for profile in found)
+    assert all(profile.down_mbps == pytest.approx(5 * profile.up_mbps) for profile in found)
+    assert found == drawn(200, 5.0)
+    assert found != drawn(200, 5.0, seed=1)
 
 
 def test_transfers_take_latency_plus_size_over_bandwidth() -> None:
@@ -57,9 +58,9 @@ def test_transfers_take_latency_plus_size_over_bandwidth() -> None:
 
 @pytest.mark.parametrize("name", ["fleet.csv", "fleet.json"])
 def test_profiles_read_back_exactly(name: str, tmp_path: Path) -> None:
-    profiles = drawn(50, 5.0)
-    Fleet(profiles, 0).write(tmp_path / name)
-    assert read_profiles(tmp_path / name) == profiles
+    written = drawn(50, 5.0)
+    write_profiles(written, tmp_path / name)
+    assert read_profiles(tmp_path / name) == written
 
 
 def test_a_runs_fleet_can_be_replayed(run: Run) -> None:
@@ -178,7 +179,7 @@ def test_going_offline_ends_a_task() -> None:
 def test_presets_compose_and_can_be_overridden() -> None:
     both = FleetSettings.model_validate({"preset": ["het110", "bandwidth-50"], "up_mbps": 3.0})
     assert (both.slowest_over_fastest, both.spread, both.down_mbps, both.up_mbps) == (110.0, "log-uniform", 2.0, 3.0)
-    made = fleet(both, seed=0)
+    made = fleet(profiles(both, 0), both, 0)
     speeds = [profile.seconds_per_sample for profile in made.profiles]
     assert max(speeds) / min(speeds) == pytest.approx(110)
 

@@ -10,10 +10,19 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fedasmu"
-ORDER = (
-    *("protocol", "events", "vector", "roster", "algorithms", "session", "server", "pools", "record", "meter", "desk"),
-    *("simulation", "build", "experiment", "cli"),
-)
+FLOORS = {
+    "words": "errors seeding section protocol vector schedule roster events codec",
+    "disk": "imports packaged lock checkpoint shelf record result",
+    "compute": "memory process data models torch_engine native engine algorithms training pools",
+    "server": "session server meter desk",
+    "settings": "deployment fleets profiles config mistakes recipe extension",
+    "run": "materials build failure conclusion drive progress",
+    "drivers": "simulation network",
+    "looking": "trackers listing report experiment study watch",
+    "keyboard": "commands cli",
+}
+UPWARD = {"result": {"report", "materials"}}  # conveniences that import what they need when they are called
+ORDER = [name for names in FLOORS.values() for name in names.split()]  # a name imports only names before it
 
 
 def imported(path: Path) -> set[str]:
@@ -28,18 +37,46 @@ def imported(path: Path) -> set[str]:
 
 
 def files(layer: str) -> list[Path]:
-    return sorted((PACKAGE / layer).glob("*.py")) or [PACKAGE / f"{layer}.py"]
+    return sorted((PACKAGE / layer).rglob("*.py")) or [PACKAGE / f"{layer}.py"]
 
 
 def is_part(module: str, layer: str) -> bool:
     return module == layer or module.startswith(layer + ".")
 
 
-@pytest.mark.parametrize(("place", "layer"), list(enumerate(ORDER)))
-def test_a_layer_imports_only_layers_below_it(place: int, layer: str) -> None:
+def test_every_name_of_the_package_has_its_place() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert set(ORDER) == packages | modules, "a new name belongs on one of the FLOORS above"
+    assert len(ORDER) == len(set(ORDER))
+
+
+@pytest.mark.parametrize(("place", "layer"), list(enumerate(ORDER)), ids=ORDER)
+def test_a_name_imports_only_names_before_it(place: int, layer: str) -> None:
     for path in files(layer):
-        above = {module for module in imported(path) for other in ORDER[place + 1 :] if is_part(module, other)}
+        allowed = UPWARD.get(layer, set())
+        others = [other for other in ORDER[place + 1 :] if other not in allowed]
+        above = {module for module in imported(path) for other in others if is_part(module, other)}
         assert not above, f"{path.name} imports {sorted(above)}"
+
+
+def test_a_driver_needs_no_other_driver() -> None:
+    for path in files("network"):
+        if path.stem == "rehearsal":  # compares both
+            continue
+        assert not any(is_part(module, "simulation") for module in imported(path)), path.name
+
+
+def test_what_both_drivers_share_has_no_clock_and_no_socket() -> None:
+    for name in ("session", "desk", "meter", "events", "codec", "roster"):
+        assert not outside(PACKAGE / f"{name}.py") & {"time", "socket", "threading", "asyncio", "random"}, name
+
+
+def outside(path: Path) -> set[str]:
+    """The modules that this file imports, ours and others."""
+    tree = ast.parse(path.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
 
 def test_the_vocabulary_imports_nothing_of_ours() -> None:
@@ -53,10 +90,8 @@ def test_algorithms_know_no_clock_no_pool_and_no_server(path: Path) -> None:
 
 
 def test_the_server_does_no_io() -> None:
-    tree = ast.parse((PACKAGE / "server.py").read_text())
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not names & {"time", "socket", "threading", "asyncio", "pathlib", "os", "random"}
+    forbidden = {"time", "socket", "threading", "asyncio", "pathlib", "os", "random"}
+    assert not outside(PACKAGE / "server.py") & forbidden
 
 
 def test_help_needs_no_torch() -> None:

@@ -24,6 +24,7 @@ from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError
 from fedasmu.events import Delivered, Event, Lost, Measured, Started
 from fedasmu.pools import Inline, timing_only
+from fedasmu.profiles import Profile
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.recipe import parse
 from fedasmu.record import Record
@@ -32,7 +33,7 @@ from fedasmu.seeding import uniform
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
 from fedasmu.simulation.clock import Clock, Kind
-from fedasmu.simulation.fleet import Fleet, Profile
+from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.simulator import Simulator
 

@@ -14,7 +14,7 @@ from fedasmu.commands import AllowCode, console, loading, say
 from fedasmu.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from fedasmu.build import Build
+    from fedasmu.build import World
     from fedasmu.config import Config
 
 Overrides = Annotated[
@@ -70,7 +70,7 @@ def serve(
 
     if resume is not None:
         folder = Folder(resume)
-        build = _build(_loaded(str(resume / "config.toml"), [], None, allow_code))
+        world = _build(_loaded(str(resume / "config.toml"), [], None, allow_code))
         listening = bound(folder.bind, folder.port)
     else:
         host, port = _address(listen)
@@ -78,11 +78,11 @@ def serve(
         directory = out or Path("runs") / config.name
         _check_free(directory, overwrite)
         listening = bound(host, port)
-        build = _build(config)
-        _make_free(build, directory, overwrite)
-        folder = Folder.make(directory, len(build.examples), name or _told(host), listening.getsockname()[1], host)
+        world = _build(config)
+        _make_free(world, directory, overwrite)
+        folder = Folder.make(directory, len(world.examples), name or _told(host), listening.getsockname()[1], host)
         say(f"devices join with: {folder.join_line(folder.invite(uses=folder.seats, hours=24 * 30))}")
-    _serve(build, folder, listening)
+    _serve(world, folder, listening)
 
 
 def join(
@@ -155,14 +155,14 @@ def rehearse(
     config = _loaded(recipe, [*changes, *(overrides or [])], seed, allow_code)
     directory = out or Path("runs") / f"{config.name}-rehearsal"
     _check_free(directory, overwrite)
-    build = _build(config)
-    _make_free(build, directory, overwrite)
+    world = _build(config)
+    _make_free(world, directory, overwrite)
     live, began = Live(console, config.stop.uploads), time.monotonic()
     with one_thread(), stop_request() as stopping, live.shown():
-        lines = simulated(build, directory / "simulated") if script else None
-        Rehearsal(build, directory, live.say).run(stopping, live.observe, lines)
+        lines = simulated(world, directory / "simulated") if script else None
+        Rehearsal(world, directory, live.say).run(stopping, live.observe, lines)
     console.print(table(Result(directory)))
-    say(f"{len(build.examples)} devices over TLS, {time.monotonic() - began:.0f} s; run directory: {directory}")
+    say(f"{len(world.examples)} devices over TLS, {time.monotonic() - began:.0f} s; run directory: {directory}")
     if script:
         others = differing(directory / "simulated", directory)
         if others:
@@ -170,7 +170,7 @@ def rehearse(
         say(f"{len(FILES)} files byte-identical with the simulation's: {', '.join(FILES)}")
 
 
-def _serve(build: Build, folder: Any, listening: Any) -> None:
+def _serve(world: World, folder: Any, listening: Any) -> None:
     from fedasmu.network import certificate
     from fedasmu.network.serving import Serving
     from fedasmu.process import one_thread, stop_request
@@ -178,10 +178,10 @@ def _serve(build: Build, folder: Any, listening: Any) -> None:
     from fedasmu.report.summary import table
     from fedasmu.result import Result
 
-    live = Live(console, build.config.stop.uploads)
+    live = Live(console, world.config.stop.uploads)
     context = certificate.server_context(folder.keys / "current.pem", folder.keys / "current.key")
     with folder.lock(), one_thread(), _resumable(folder.path), stop_request() as stopping, live.shown():
-        Serving(build, folder, context, stopping, live.say, live.observe).serve(listening)
+        Serving(world, folder, context, stopping, live.say, live.observe).serve(listening)
     console.print(table(Result(folder.path)))
     say(f"run directory: {folder.path}")
 
@@ -201,12 +201,12 @@ def _loaded(recipe: str, changes: list[str], seed: int | None, allow_code: bool)
     return load(recipe, [*changes, *([] if seed is None else [f"seed={seed}"])], allow_code=allow_code)
 
 
-def _build(config: Config) -> Build:
-    from fedasmu.build import Build
+def _build(config: Config) -> World:
+    from fedasmu.build import build
     from fedasmu.network.serving import check_recipe
 
     check_recipe(config)
-    return Build(config, None, None, say)
+    return build(config, say=say)
 
 
 def _check_free(directory: Path, overwrite: bool) -> None:
@@ -215,12 +215,13 @@ def _check_free(directory: Path, overwrite: bool) -> None:
     check_free(directory, overwrite)
 
 
-def _make_free(build: Build, directory: Path, overwrite: bool) -> None:
+def _make_free(world: World, directory: Path, overwrite: bool) -> None:
+    from fedasmu.profiles import write_profiles
     from fedasmu.record import claimed, write_whole
 
     with claimed(directory, resume=False, overwrite=overwrite):
-        write_whole(directory / "config.toml", build.config.toml())
-        build.fleet.write(directory / "fleet.csv")
+        write_whole(directory / "config.toml", world.config.toml())
+        write_profiles(world.profiles, directory / "fleet.csv")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -30,7 +30,7 @@ def show(
 ) -> None:
     """Show how a data set is divided over the devices, just as a run with this seed divides it."""
     from fedasmu.data.split_summary import draw, summary
-    from fedasmu.environment import federated_data
+    from fedasmu.materials import federated_data
     from fedasmu.recipe import parse
 
     source: dict[str, Any] = {"name": name, "split": split, "alpha": alpha}

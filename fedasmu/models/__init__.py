@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedasmu.imports import load
-from fedasmu.models.catalogue import Architecture, Option, check_signature, unknown
+from fedasmu.models.catalogue import Architecture, Option, check_signature, parameters, unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MODELS", "Architecture", "Option", "architecture", "build"]
+__all__ = ["MODELS", "Architecture", "Option", "architecture", "build", "option_names"]
 
 MODELS: tuple[Architecture, ...] = (
     Architecture(
@@ -81,6 +81,13 @@ def architecture(name: str) -> Architecture:
         if entry.name == name:
             return entry
     raise unknown("model", name, [entry.name for entry in MODELS], "; or give your own as package.module:factory")
+
+
+def option_names(name: str) -> set[str]:
+    """What a model can be asked for besides the shape and the classes: a text model takes a `vocabulary`, say."""
+    if ":" in name:
+        return parameters(load(name))
+    return {option.name for option in architecture(name).options}
 
 
 def build(name: str, *, shape: tuple[int, ...], classes: int, seed: int, **options: Any) -> nn.Module:

@@ -55,6 +55,14 @@ def unknown(what: str, given: str, allowed: Iterable[str], also: str = "") -> Va
     return ValueError(f"unknown {what}: {given!r}{did_you_mean(given, names)} {listed}")
 
 
+def parameters(factory: Callable[..., Any]) -> set[str]:
+    """The names of what a user's factory can be given."""
+    try:
+        return set(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # callables written in C need not have a signature
+        return set()
+
+
 def check_signature(path: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """A user's factory must accept exactly these options; say so before it fails somewhere inside."""
     try:

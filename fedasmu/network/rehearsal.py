@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedasmu.build import Build
+from fedasmu.build import World
 from fedasmu.conclusion import conclude
 from fedasmu.desk import Desk
 from fedasmu.errors import UserError
@@ -24,31 +24,33 @@ from fedasmu.network.script import Line, Tape
 from fedasmu.network.serving import Serving
 from fedasmu.pools import Inline
 from fedasmu.record import Record
+from fedasmu.simulation.build import fleet_of, simulator
 
 HOST = "127.0.0.1"
 FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
 
 
-def simulated(build: Build, directory: Path) -> list[Line]:
+def simulated(world: World, directory: Path) -> list[Line]:
     """Run the recipe on the virtual clock, and keep the order of its events."""
     directory.mkdir(parents=True)
     record = Record(directory)
     began = time.monotonic()
-    simulator = build.simulator(Inline(build.trainer().perform), record)
-    tape = Tape(simulator.desk)
-    simulator.begin()
-    while not simulator.finished:
-        simulator.step()
-    simulator.finish()
-    conclude(build, simulator, directory, "uploads", "inline", time.monotonic() - began)
+    assert world.trainer is not None
+    driver = simulator(world, fleet_of(world), Inline(world.trainer.perform), record)
+    tape = Tape(driver.desk)
+    driver.begin()
+    while not driver.finished:
+        driver.step()
+    driver.finish()
+    conclude(world, driver, directory, "uploads", "inline", time.monotonic() - began)
     return tape.lines
 
 
-def write_shards(build: Build, folder: Path) -> list[Path]:
+def write_shards(world: World, folder: Path) -> list[Path]:
     """Each device's examples in a file of its own: a device sees nothing else."""
-    assert build.data is not None
-    train, paths = build.data.train, []
-    for device, shard in enumerate(build.data.shards):
+    assert world.data is not None
+    train, paths = world.data.train, []
+    for device, shard in enumerate(world.data.shards):
         path = folder / f"{device:04d}" / "data.npz"
         path.parent.mkdir(parents=True)
         own = train.subset(shard)
@@ -58,12 +60,12 @@ def write_shards(build: Build, folder: Path) -> list[Path]:
 
 
 class Rehearsal:
-    def __init__(self, build: Build, directory: Path, say: Callable[[str], None]) -> None:
-        self.build, self.directory, self.say = build, directory, say
+    def __init__(self, world: World, directory: Path, say: Callable[[str], None]) -> None:
+        self.world, self.directory, self.say = world, directory, say
         self.listening = bound(HOST, 0)
         port = self.listening.getsockname()[1]
-        self.folder = Folder.make(directory, len(build.examples), HOST, port)
-        self.shards = write_shards(build, directory / "devices")
+        self.folder = Folder.make(directory, len(world.examples), HOST, port)
+        self.shards = write_shards(world, directory / "devices")
 
     def run(
         self,
@@ -74,7 +76,7 @@ class Rehearsal:
         """From the first device to the last upload."""
         keys = self.folder.keys
         context = certificate.server_context(keys / "current.pem", keys / "current.key")
-        serving = Serving(self.build, self.folder, context, stopping, self.say, observe, lines=lines)
+        serving = Serving(self.world, self.folder, context, stopping, self.say, observe, lines=lines)
         with ExitStack() as stack:
             stack.callback(self.listening.close)
             devices = [stack.enter_context(_Process(self._command(number))) for number in range(len(self.shards))]

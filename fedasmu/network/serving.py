@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedasmu import checkpoint
-from fedasmu.build import Build
+from fedasmu.build import World
 from fedasmu.conclusion import conclude
 from fedasmu.config import Config
 from fedasmu.desk import Desk
@@ -45,7 +45,7 @@ BODY = 1 << 14  # bytes of a request besides a model
 class Serving:
     """One process's part in a run. `serve` returns when the run is over; a stop raises `Interrupted`."""
 
-    build: Build
+    world: World
     folder: Folder
     context: ssl.SSLContext | None
     stopping: threading.Event
@@ -71,10 +71,11 @@ class Serving:
         """Begin, or recover what the disk has."""
         self.record = Record(self.folder.path)
         self.ledger = Ledger(self.folder.path / "ledger", self.folder.table)
-        self.pool = Evaluator(self.build.trainer().perform)
-        desk, roster = attach(self.build, self.pool, self.record)
-        acts = Acts(desk, self.ledger, roster, self.build.config.algorithm.attachments(self.build.layout))
-        config = self.build.config
+        assert self.world.trainer is not None
+        self.pool = Evaluator(self.world.trainer.perform)
+        desk, roster = attach(self.world, self.pool, self.record)
+        acts = Acts(desk, self.ledger, roster, self.world.config.algorithm.attachments(self.world.layout))
+        config = self.world.config
         plan = Plan(config.seed, config.pacing.period, config.stop.uploads, config.stop.time, config.network)
         self.coordinator = Coordinator(acts, plan)
         self._kept, self._wall = 0, 0.0
@@ -105,10 +106,10 @@ class Serving:
         return self._run_time + time.monotonic() - self._began
 
     def service(self) -> Service:
-        settings = self.build.config.network
+        settings = self.world.config.network
         door = Door(self.folder.run, self.folder.register, time.monotonic, settings.max_examples)
         pins = partial(certificate.pins, self.folder.keys)
-        return Service(self.coordinator, door, terms(self.build), pins, self.folder.path, self.clock)
+        return Service(self.coordinator, door, terms(self.world), pins, self.folder.path, self.clock)
 
     async def _main(self, listening: Any) -> None:
         service = self.running = self.service()
@@ -116,7 +117,7 @@ class Serving:
             service.script = self.script = Script(self.lines, self.coordinator, service.answer)
             service.clock = self.clock = lambda: self.script.time  # type: ignore[method-assign]
         patience = Patience(body=service.lengths.stop + BODY)
-        per_address = self.build.config.network.per_address
+        per_address = self.world.config.network.per_address
         listener = Listener(service.app, listening.dup(), self.context, patience, per_address)
         if not self.coordinator.acts.flushed:
             listener.start()
@@ -165,7 +166,7 @@ class Serving:
 
     def _save_if_due(self) -> None:
         waited = time.monotonic() - self._saved
-        pause = self.build.config.checkpoint_seconds
+        pause = self.world.config.checkpoint_seconds
         if waited < pause and self.ledger.size < SEGMENT:
             return
         if not self.coordinator.desk.meter.pending or waited > 2 * pause:
@@ -181,7 +182,7 @@ class Serving:
         checkpoint.save(state, self.folder.path / "checkpoint")
         _sync_folder(self.folder.path / "checkpoint")
         failpoint.reach("checkpoint.renamed")
-        if self.build.config.network.keep == "needed":
+        if self.world.config.network.keep == "needed":
             self.ledger.prune(before=self._kept)
         self._kept, self._saved = number, time.monotonic()
 
@@ -200,8 +201,8 @@ class Serving:
         self.ledger.sync()
         wall = self._wall + time.monotonic() - self._began
         received = self.coordinator.server.counters.received
-        ended = "uploads" if received >= self.build.config.stop.uploads else "time"
-        conclude(self.build, self.coordinator, self.folder.path, ended, "network", wall)
+        ended = "uploads" if received >= self.world.config.stop.uploads else "time"
+        conclude(self.world, self.coordinator, self.folder.path, ended, "network", wall)
         for name in ("checkpoint", SHELVES):
             shutil.rmtree(self.folder.path / name, ignore_errors=True)
 

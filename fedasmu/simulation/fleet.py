@@ -1,48 +1,17 @@
-"""The devices: how fast they compute, how wide their links are, when they are there and whether they die."""
+"""The simulated devices: how fast they are in each task, when they are there and whether they die."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from fedasmu.errors import UserError
-from fedasmu.roster import Seconds
-from fedasmu.seeding import derive, uniform
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """One device, as it could be measured."""
-
-    seconds_per_sample: float  # to train on one example once
-    down_mbps: float
-    up_mbps: float
-    latency: float = 0.0  # seconds, one way
-
-    def __post_init__(self) -> None:
-        for name in ("seconds_per_sample", "down_mbps", "up_mbps"):
-            if not (value := getattr(self, name)) > 0 or math.isinf(value):
-                raise ValueError(f"{name} = {value}: must be a positive number")
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(f"latency = {self.latency}: must be 0 or more")
-
-    def download(self, size: int) -> float:
-        return self.latency + size * 8e-6 / self.down_mbps
-
-    def upload(self, size: int) -> float:
-        return self.latency + size * 8e-6 / self.up_mbps
-
-    def task(self, samples: int, size: int) -> Seconds:
-        """How long a task takes that trains on so many samples, with a model of this size."""
-        return Seconds(self.download(size), samples * self.seconds_per_sample, self.upload(size))
+from fedasmu.profiles import Profile, rows
+from fedasmu.seeding import uniform
 
 
 class Availability(Protocol):
@@ -85,7 +54,7 @@ class Trace:
     @classmethod
     def read(cls, path: Path) -> Trace:
         windows: dict[int, list[tuple[float, float]]] = {}
-        for number, row in enumerate(_rows(path), start=2):
+        for number, row in enumerate(rows(path), start=2):
             try:
                 device, start, end = int(row["device"]), float(row["start"]), float(row["end"])
             except (KeyError, TypeError, ValueError, OverflowError):
@@ -128,48 +97,6 @@ class Fleet:
             return min(ends, start + duration * uniform(self.seed, "death", task))
         return ends
 
-    def write(self, path: Path) -> None:
-        """Profiles as CSV or JSON, by the file's name; `read_profiles` gives them back exactly."""
-        names = [field.name for field in fields(Profile)]
-        rows = [
-            {"device": device, **{name: getattr(profile, name) for name in names}}
-            for device, profile in enumerate(self.profiles)
-        ]
-        with path.open("w", newline="") as file:
-            if path.suffix == ".json":
-                json.dump(rows, file, indent=1)
-            else:
-                writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
-
-
-def read_profiles(path: Path) -> list[Profile]:
-    names = [field.name for field in fields(Profile)]
-    profiles: dict[int, Profile] = {}
-    for place, row in enumerate(_rows(path)):
-        try:
-            profiles[int(row.get("device", place))] = Profile(**{name: float(row[name]) for name in names})
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            what = f"no column {error}" if isinstance(error, KeyError) else str(error)
-            raise UserError(f"{path}, device {place}: {what}; every device needs {', '.join(names)}") from None
-    if not profiles:
-        raise UserError(f"{path}: there is no device in it")
-    if sorted(profiles) != list(range(place + 1)):
-        raise UserError(f"{path}: the column device must number {place + 1} devices from 0 to {place}, each once")
-    return [profiles[device] for device in range(len(profiles))]
-
-
-def _rows(path: Path) -> Iterable[dict[str, str]]:
-    try:
-        text = path.read_text()
-        rows = json.loads(text) if path.suffix == ".json" else list(csv.DictReader(text.splitlines()))
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(rows, list):
-        raise UserError(f"{path}: expected a list of objects")
-    return rows
-
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Sorted, with windows that overlap or touch made one: a device that stays online does not go offline."""
@@ -180,31 +107,3 @@ def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
         else:
             merged.append((start, end))
     return merged
-
-
-def draw_profiles(
-    devices: int,
-    seed: int,
-    spread: str,
-    slowest_over_fastest: float,
-    seconds_per_sample: float,
-    down_mbps: float,
-    up_mbps: float,
-    link_spread: tuple[float, float],
-    latency: float,
-) -> list[Profile]:
-    """A fleet of unequal devices: the fastest needs `seconds_per_sample`, and with two or more the ratio is exact."""
-    random = np.random.Generator(np.random.Philox(derive(seed, "fleet")))
-    position = random.permutation(_positions(random, devices))
-    linear, logarithmic = 1.0 + (slowest_over_fastest - 1.0) * position, slowest_over_fastest**position
-    factors = linear if spread == "uniform" else logarithmic
-    links = random.uniform(*link_spread, size=devices)
-    return [
-        Profile(seconds_per_sample * float(factor), down_mbps * float(link), up_mbps * float(link), latency)
-        for factor, link in zip(factors, links, strict=True)
-    ]
-
-
-def _positions(random: np.random.Generator, devices: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Uniform places between the fastest (0) and the slowest (1) device, both of which exist."""
-    return np.concatenate(([0.0, 1.0], random.random(max(devices - 2, 0))))[:devices]

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedasmu.config import Config
 from fedasmu.desk import Desk
-from fedasmu.environment import federated_data
 from fedasmu.events import Event, Measured, Renewed
 from fedasmu.experiment import Experiment
+from fedasmu.materials import federated_data
 from fedasmu.recipe import parse
 from fedasmu.report.tables import Grid
 from fedasmu.seeding import derive

@@ -10,7 +10,7 @@ import torch
 from conftest import blobs, settings
 from torch import nn
 
-from fedasmu.build import Build
+from fedasmu.build import build
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import Interrupted
 from fedasmu.network import certificate
@@ -38,7 +38,7 @@ class Federation:
         self.data = blobs() if data is None else data
         table = settings(**{"pacing": {"period": 0.02, "max_in_flight": 4}, **changes})
         table["network"] = {**QUICK, **changes.get("network", {})}
-        self.build = Build(parse(table), network, self.data, lambda line: None)
+        self.world = build(parse(table), network, self.data)
         self.path = folder / "run"
         self.states = folder / "devices"
         if not self.path.exists():
@@ -55,7 +55,7 @@ class Federation:
         self.stopping, self.ended = threading.Event(), False
         keys = self.folder.keys
         context = certificate.server_context(keys / "current.pem", keys / "current.key")
-        self.serving = Serving(self.build, self.folder, context, self.stopping, linger=20.0, lines=self.lines)
+        self.serving = Serving(self.world, self.folder, context, self.stopping, linger=20.0, lines=self.lines)
         listening = bound("127.0.0.1", self.folder.port)
         self._server = self._thread(lambda: self._serve(listening))
 

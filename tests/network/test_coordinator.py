@@ -12,7 +12,7 @@ from conftest import blobs, settings
 from federation import QUICK, network
 
 from fedasmu import checkpoint
-from fedasmu.build import Build
+from fedasmu.build import build
 from fedasmu.network import wire
 from fedasmu.network.acts import Acts, Rebuild
 from fedasmu.network.coordinator import DELIVERIES, Coordinator, Gone, Plan
@@ -33,12 +33,13 @@ class Place:
         self.path, changes = path, {"pacing": {"period": 1.0, "max_in_flight": 3, "count": 3}, **changes}
         table = settings(**changes)
         table["network"] = {**QUICK, "lease": LEASE, "offer": OFFER, "gather": 0.0, **changes.get("network", {})}
-        build = Build(parse(table), network, blobs(), lambda line: None)
+        world = build(parse(table), network, blobs())
+        assert world.trainer is not None
         self.record = Record(path)
         self.ledger = Ledger(path / "ledger", {"run": "r"})
-        desk, roster = attach(build, Inline(build.trainer().perform), self.record)
-        acts = Acts(desk, self.ledger, roster, build.config.algorithm.attachments(build.layout))
-        config = build.config
+        desk, roster = attach(world, Inline(world.trainer.perform), self.record)
+        acts = Acts(desk, self.ledger, roster, world.config.algorithm.attachments(world.layout))
+        config = world.config
         plan = Plan(config.seed, config.pacing.period, config.stop.uploads, config.stop.time, config.network)
         self.coordinator = Coordinator(acts, plan)
         state = checkpoint.load(path / "checkpoint", print)

@@ -25,7 +25,7 @@ def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: st
         pacing={"period": 5.0, "count": 2, "max_in_flight": 3},
         stop={"uploads": 16},
     )
-    federation.lines = simulated(federation.build, tmp_path / "simulated")
+    federation.lines = simulated(federation.world, tmp_path / "simulated")
     assert {line.kind for line in federation.lines} >= {"start", "sending", "upload", "flush"}
     federation.run()
     assert federation.serving.script.differing == []

@@ -48,7 +48,7 @@ def task(honest: Client, federation: Federation) -> int:
     """The honest device's open task."""
     reply = honest.request("GET", "/v1/task?wait=20", wait=20.0)
     assert reply.status == 200
-    size = federation.build.layout.size
+    size = federation.world.layout.size
     return wire.read_task(reply.body, size).id
 
 
@@ -130,7 +130,7 @@ def test_every_route_is_closed_or_listed_as_open(
 
 def test_a_task_of_another_device_is_gone(federation: Federation, task: int, tmp_path: Path) -> None:
     thief = enrolled(federation, tmp_path, 3)
-    body = wire.report_frame(Report(torch.zeros(federation.build.layout.size), 1, 0.5), {})
+    body = wire.report_frame(Report(torch.zeros(federation.world.layout.size), 1, 0.5), {})
     for number in (task, task + 1000, 10**15):
         for method, path, sent in (
             ("POST", "fresh", b""),
@@ -160,7 +160,7 @@ def test_a_body_that_is_no_report_is_refused_and_the_task_stays(
 
 
 def test_a_body_other_than_the_signed_one_is_refused(honest: Client, federation: Federation, task: int) -> None:
-    body = wire.report_frame(Report(torch.zeros(federation.build.layout.size), 1, 0.5), {})
+    body = wire.report_frame(Report(torch.zeros(federation.world.layout.size), 1, 0.5), {})
     digest = keys.content_digest(body)
     text = keys.request_text(
         honest.run, "PUT", f"/v1/tasks/{task}/result", honest.device, honest.visit, honest._sequence, digest

@@ -1,13 +1,11 @@
-"""From settings to the world of a run: the data on the devices, the fleet, and the network."""
+"""What a run is made from: the data on the devices, and the network."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from fedasmu import data as datasets
@@ -17,11 +15,9 @@ from fedasmu.data import partition
 from fedasmu.data.examples import Dataset
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
-from fedasmu.fleets import FleetSettings
 from fedasmu.imports import blame, load
 from fedasmu.models.initialise import seeded
 from fedasmu.seeding import derive
-from fedasmu.simulation.fleet import Always, Availability, Cycle, Fleet, Profile, Trace, draw_profiles, read_profiles
 
 
 def federated_data(config: Config, say: Callable[[str], None]) -> tuple[FederatedData, dict[str, Any]]:
@@ -107,44 +103,6 @@ def _split(config: Config, dataset: Dataset, seed: int) -> partition.Parts:
     return partition.by_user(dataset.users, devices if given else None, seed)
 
 
-def fleet(settings: FleetSettings, seed: int) -> Fleet:
-    if settings.profiles is not None:
-        profiles = read_profiles(settings.profiles)
-        if len(profiles) != settings.devices:
-            raise UserError(f"fleet.profiles has {len(profiles)} devices, but there are {settings.devices} in all")
-    else:
-        try:
-            profiles = _drawn(settings, seed)
-        except ValueError as error:
-            raise UserError(f"fleet: {error}") from None
-    availability: Availability = Always()
-    if settings.trace is not None:
-        availability = Trace.read(settings.trace)
-        if not any(device in availability.windows for device in range(settings.devices)):
-            raise UserError(f"fleet.trace = {settings.trace}: none of the fleet's {settings.devices} devices is in it")
-    elif settings.availability < 1:
-        availability = Cycle(settings.availability, settings.cycle, seed)
-    return Fleet(profiles, seed, settings.jitter, settings.dropout, availability)
-
-
-def _drawn(settings: FleetSettings, seed: int) -> list[Profile]:
-    names = ("seconds_per_sample", "down_mbps", "up_mbps", "link_spread", "latency")
-    drawn: dict[str, Any] = {name: getattr(settings, name) for name in names}
-    if settings.spread != "log-normal":
-        ratio = settings.slowest_over_fastest
-        return draw_profiles(settings.devices, seed, settings.spread, ratio, **drawn)
-    alike = draw_profiles(settings.devices, seed, "uniform", 1.0, **drawn)
-    normal = np.random.Generator(np.random.Philox(derive(seed, "log-normal"))).standard_normal(len(alike))
-    return [_slower(profile, math.exp(settings.sigma * z)) for profile, z in zip(alike, normal.tolist(), strict=True)]
-
-
-def _slower(profile: Profile, factor: float) -> Profile:
-    """Its training and its transfers take so many times as long, so that whole round trips do."""
-    return Profile(
-        profile.seconds_per_sample * factor, profile.down_mbps / factor, profile.up_mbps / factor, profile.latency
-    )
-
-
 def network(
     settings: Network,
     factory: Callable[[], nn.Module] | None,
@@ -164,15 +122,17 @@ def network(
     options = settings.options
     if taken := sorted(options.keys() & {"shape", "classes", "seed"}):
         raise UserError(f"model.{taken[0]}: not an option of a model; the data and the recipe's seed decide it")
-    if settings.name == "textcnn":
+    try:
+        offered = words.keys() & models.option_names(settings.name)
         given, needed = options.get("vocabulary"), words.get("vocabulary", 0)
-        if isinstance(given, int) and given < needed:
+        if "vocabulary" in offered and isinstance(given, int) and given < needed:
             raise UserError(
                 f"model.vocabulary = {given}: the data have {needed} words; leave it out, and set data.vocabulary"
             )
-        options = {**words, **options}
-    try:
+        options = {**{name: words[name] for name in offered}, **options}
         return models.build(settings.name, shape=shape, classes=classes, seed=seed, **options)
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"model.name = {settings.name!r}: {error}") from None
     except Exception as error:  # of a user's own, or more memory than there is
