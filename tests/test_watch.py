@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -110,8 +111,9 @@ def watching(folder: Path, *options: str) -> Iterator[str]:
 
 def asked(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
     request = urllib.request.Request(url, method=method, headers=headers)
+    tls = ssl._create_unverified_context()  # the page's certificate is its own
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=20, context=tls) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -127,6 +129,19 @@ def test_it_is_read_only_and_answers_to_its_own_name(tmp_path: Path) -> None:
             assert asked(url, method)[0] == 405
         for path in ("../etc/passwd", "config.toml", "run.csv?run=../../etc", "run.csv?run=%00"):
             assert asked(url + path)[1].count("\n") <= 1
+
+
+def test_others_see_it_with_tls_and_a_token_only(tmp_path: Path) -> None:
+    with watching(tmp_path, "--listen", "127.0.0.1:0") as url:
+        assert url.startswith("https://127.0.0.1:")
+        place, token = url.split("?token=")
+        assert asked(url)[0] == 200
+        assert asked(place)[0] == 403
+        assert asked(f"{place}?token={token[:-1]}x")[0] == 403
+        assert asked(f"{place}run.csv", Cookie=f"fedasmu-watch={token}")[0] == 200
+        assert asked(f"{place}stream")[0] == 403
+        with pytest.raises(OSError):
+            asked(place.replace("https", "http"))
 
 
 def test_a_wrong_port_and_a_wrong_folder_are_said() -> None:
