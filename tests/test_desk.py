@@ -20,7 +20,7 @@ from fedasmu.server import Server
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     """Ten devices, a model of two numbers that counts as 8 bytes, an evaluation every second upload."""
-    server = Server(Model(0, torch.zeros(2)), Periodic(2, 4), Average(), 10, 0, lambda uploads: 0.1)
+    server = Server(Model(0, torch.zeros(2)), Periodic(2, 4), Average([5] * 10), 10, 0, lambda uploads: 0.1)
     return Desk(server, Record(tmp_path), Inline(timing_only), model_bytes=8, evaluate_every=2)
 
 

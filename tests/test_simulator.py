@@ -65,7 +65,7 @@ class Study(Algorithm):
         return Rounds(min(self.cohort, pace.limit)) if self.cohort else Periodic(pace.count, pace.limit, self.buffer)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return Average()
+        return Average(federation.examples)
 
     def learner(self) -> Learner:
         return Asking() if self.asks else LocalSGD()
@@ -338,7 +338,7 @@ class Scripted(Learner):
 def by_hand(learner: Learner, tmp_path: Path, **changes: Any) -> Simulator:
     """One device: 1 s a sample, 1 byte a second both ways, latency 0.25 s, a model of 8 bytes."""
     fleet = Fleet([Profile(1.0, 8e-6, 8e-6, 0.25)], 0)
-    server = Server(Model(0, torch.zeros(2)), Periodic(1, 1), Average(), 1, 0, lambda uploads: 0.1, **changes)
+    server = Server(Model(0, torch.zeros(2)), Periodic(1, 1), Average([10]), 1, 0, lambda uploads: 0.1, **changes)
     (tmp_path / "run").mkdir()
     record, pool = Record(tmp_path / "run"), Inline(timing_only)
     return Simulator(
