@@ -20,6 +20,8 @@ from fedasmu.pools import Workers
 from fedasmu.record import SHELVES
 from fedasmu.result import Result
 
+SEEN = 0.5  # seconds after which whoever watches a run can read of an event
+
 
 class Driver(Protocol):
     """What makes time pass in a run: a virtual clock, or a real one."""
@@ -113,10 +115,14 @@ class Drive:
             self.say(f"begun with {before}, goes on with {on(self.world)}: the last digits of its numbers may differ")
 
     def _go_on(self) -> None:
-        saved = self._began
+        saved = seen = self._began
         while self.driver.ended is None and not self.stopping.is_set():
             self.driver.step()
-            if time.monotonic() - saved > self.world.config.checkpoint_seconds:
+            now = time.monotonic()
+            if now - seen > SEEN:
+                self.driver.desk.record.flush()
+                seen = now
+            if now - saved > self.world.config.checkpoint_seconds:
                 self._save()
                 saved = time.monotonic()
         if self.stopping.is_set():

@@ -60,6 +60,10 @@ class Record:
             text = COMPACT.encode({key: value if _is_plain(value) else str(value) for key, value in fields.items()})
         self._events.write(text.encode() + b"\n")
 
+    def flush(self) -> None:
+        """Let others read what is written so far."""
+        self._events.flush()
+
     def state(self) -> dict[str, int]:
         """How long the files are, once all of it is on the disk."""
         for file in (self._events, self._metrics):

@@ -7,8 +7,12 @@ import math
 from pathlib import Path
 
 import pytest
+from conftest import blobs, settings, softmax
 
+from fedasmu import Experiment
 from fedasmu.events import Delivered, Event, Fetched, Lost, Renewed, Started, of_line
+from fedasmu.pools.contract import Answer
+from fedasmu.pools.inline import Inline
 from fedasmu.protocol import Verdict
 from fedasmu.record import Record
 
@@ -68,3 +72,22 @@ def test_every_event_is_read_back_as_it_was_written(event: Event, tmp_path: Path
 def test_a_foreign_line_is_named(line: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         of_line(line)
+
+
+def test_what_has_happened_can_be_read_while_a_long_computation_is_waited_for(tmp_path: Path) -> None:
+    waited: list[int] = []
+
+    class Slow(Inline):
+        def ready(self, ticket: int) -> bool:
+            return False
+
+        def result(self, ticket: int) -> Answer:
+            job = self._jobs[ticket]
+            if job.task >= 0:
+                waited.append(job.task)
+                assert job.task in [line["task"] for line in lines(tmp_path / "run") if line["event"] == "start"]
+            return super().result(ticket)
+
+    experiment = Experiment(settings(stop={"uploads": 9}), model=softmax, data=blobs())
+    experiment.run(tmp_path / "run", workers=lambda site: Slow(site.perform))
+    assert len(waited) >= 9

@@ -146,6 +146,7 @@ class Serving:
                     service.failure = rebuild
                     return
                 self.coordinator.desk.meter.drain(wait=False)
+                self.record.flush()
                 self._save_if_due()
             pause = min(TICK, max(0.005, self.coordinator.due() - self.clock()))
             with contextlib.suppress(TimeoutError):

@@ -113,6 +113,8 @@ class Simulator:
         device = self.busy.get(event.task)
         if event.kind is not Kind.DONE or device is None or device.ticket is None:
             return None
+        if not self.pool.ready(device.ticket):
+            self.desk.record.flush()  # it may take long, and somebody may be watching
         return self.pool.result(device.ticket)
 
     def _handle(self, kind: Kind, device: Device, result: Any) -> None:
