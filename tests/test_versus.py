@@ -56,3 +56,12 @@ def test_a_table_has_the_cells_and_the_claims(tmp_path: Path) -> None:
         "The paper's claims",
     ]
     assert [grid.title for grid in versus.compared(STUDIES["slots"], "slots", {PART: found})] == titles[::3]
+
+
+def test_a_part_of_the_data_is_named(tmp_path: Path) -> None:
+    made_run(tmp_path / "fedasmu" / "seed-0", "fedasmu", data="fashion-mnist-2-of-10")
+    (found,) = leagues(find([tmp_path]))
+    assert found.title == "lenet5 on fashion-mnist-2-of-10"
+    titles = [grid.title for grid in versus.compared(STUDY, "table2", {PART: found})[:2]]
+    assert titles[0] == "lenet-fashion-mnist (on fashion-mnist-2-of-10)"
+    assert titles[1] == "lenet-fashion-mnist (on fashion-mnist-2-of-10): ahead by"

@@ -47,9 +47,11 @@ class Run:
 
     @cached_property
     def task(self) -> tuple[tuple[str, str], ...]:
-        return tuple(
-            sorted((key, str(value)) for key, value in self.settings.items() if not NOT_THE_TASK.fullmatch(key))
-        )
+        """What was asked of it, on the data that were really there: a part of them, or a stand-in, is another task."""
+        there = self.result.summary.get("data", "none")  # none: nothing was trained
+        read = {} if there == "none" else {"data.name": printable(str(there))}
+        asked = {key: value for key, value in self.settings.items() if not NOT_THE_TASK.fullmatch(key)}
+        return tuple(sorted((key, str(value)) for key, value in {**asked, **read}.items()))
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,13 @@ def target_of(study: Study, league: League) -> float:
     return study.target or max(league.targets, default=1.0)
 
 
+def titled(part: Part, league: League) -> str:
+    """With the data that were really there, where they are not those that the recipe names: a part of them."""
+    results = [run.result for standing in league.standings for run in standing.runs]
+    other = {str(one.summary["data"]) for one in results} - {str(one.config["data"]["name"]) for one in results}
+    return f"{part.title} (on {', '.join(sorted(other))})" if other else part.title
+
+
 def beside(study: Study, name: str, part: Part, league: League) -> Grid:
     """One part: ours beside the paper's. Times can be compared as multiples of FedASMU's only: the clocks differ."""
     target = target_of(study, league)
@@ -121,7 +128,7 @@ def beside(study: Study, name: str, part: Part, league: League) -> Grid:
             )
         rows.append(tuple(row))
     head = ("accuracy", f"s to {target:g}", "x fedasmu")
-    return Grid(part.title, ("method", *head, *(f"paper: {what}" for what in head if theirs)), tuple(rows))
+    return Grid(titled(part, league), ("method", *head, *(f"paper: {what}" for what in head if theirs)), tuple(rows))
 
 
 def _times(label: str, column: dict[str, Printed]) -> tuple[str, str]:

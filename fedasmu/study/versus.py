@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fedasmu.report.league import League
 from fedasmu.report.tables import Grid
 from fedasmu.study.paper import Claim, Measure, Printed, gain, printed
-from fedasmu.study.reproduce import OURS, Measured, Verdict, beside, judge, verdict_table, verdicts
+from fedasmu.study.reproduce import OURS, Measured, Verdict, beside, judge, titled, verdict_table, verdicts
 from fedasmu.study.studies import Part, Study
 
 MEASURES: tuple[Measure, ...] = ("accuracy", "time")
@@ -33,7 +33,7 @@ def cell(study: Study, name: str, part: Part, league: League) -> Grid:
         *(f"{what}{unit}" for unit in (", points", ", % of time") for what in ("paper", "fedasmu", OURS)),
     )
     note = "never: the other one did not reach the target; never itself: only the other one did."
-    return Grid(f"{part.title}: ahead by", header, tuple(rows), note)
+    return Grid(f"{titled(part, league)}: ahead by", header, tuple(rows), note)
 
 
 def _row(study: Study, part: Part, league: League, column: Mapping[str, Printed], worse: str) -> tuple[str, ...]:
