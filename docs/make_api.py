@@ -22,6 +22,7 @@ PARTS = {
     "Run, compare, read": (
         "Experiment",
         "FederatedData",
+        "Device",
         "Result",
         "load_runs",
         "compare",

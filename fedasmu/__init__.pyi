@@ -8,6 +8,7 @@ from fedasmu.algorithms.base import Pace as Pace
 from fedasmu.data.federated import FederatedData as FederatedData
 from fedasmu.errors import UserError as UserError
 from fedasmu.experiment import Experiment as Experiment
+from fedasmu.network.device import Device as Device
 from fedasmu.protocol import Fetch as Fetch
 from fedasmu.protocol import Memory as Memory
 from fedasmu.protocol import Model as Model

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
+from urllib3.exceptions import HTTPError, MaxRetryError, ProtocolError, SSLError, TimeoutError
 from urllib3.util import Timeout
 
 import fedasmu
@@ -241,4 +241,6 @@ def checked_url(url: str) -> str:
 
 def _reason(error: Exception) -> str:
     inner = error.reason if isinstance(error, MaxRetryError) and error.reason is not None else error
-    return str(inner).rpartition(": ")[2] or type(inner).__name__
+    if isinstance(inner, TimeoutError):
+        return "no answer in time"
+    return "the connection broke off" if isinstance(inner, ProtocolError) else str(inner).rpartition(": ")[2]

@@ -130,7 +130,9 @@ class Listener:
     async def _welcome(self, connection: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        tls: dict[str, Any] = {} if self.context is None else {"ssl_handshake_timeout": self.patience.seconds}
+        tls: dict[str, Any] = {}
+        if self.context is not None:  # a peer that does not say goodbye is not waited for
+            tls = {"ssl_handshake_timeout": self.patience.seconds, "ssl_shutdown_timeout": 1.0}
         try:
             await loop.connect_accepted_socket(
                 lambda: _Counted(self, address), sock=connection, ssl=self.context, **tls

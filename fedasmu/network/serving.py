@@ -51,7 +51,7 @@ class Serving:
     stopping: threading.Event
     say: Callable[[str], None] = lambda line: None
     observe: Callable[[Desk, Any], None] | None = None
-    linger: float = 60.0  # seconds after the end, for devices to hear of it
+    linger: float = 90.0  # seconds after the end, for devices to hear of it
     lines: Sequence[Line] | None = None  # a script to play, instead of following the clock
 
     def serve(self, listening: Any) -> None:
@@ -159,9 +159,9 @@ class Serving:
 
     async def _say_goodbye(self, service: Service) -> None:
         """Devices that are still at work come back and are told that the run is over."""
-        until = time.monotonic() + self.linger
+        until = time.monotonic() + self.linger  # longer than a device's longest pause between two attempts
         while time.monotonic() < until and not self.stopping.is_set():
-            if len(service.told_over) >= len(service.door.visits):
+            if service.told_over >= {seat.seat for seat in service.door.seats.values() if seat.revoked is None}:
                 return
             await asyncio.sleep(0.05)
 
