@@ -18,10 +18,11 @@ import safetensors.torch
 from torch import Tensor
 
 from fedasmu.codec import WORDS, Words, pack, unpack
+from fedasmu.disk import sync
 from fedasmu.errors import UserError
 
 KEPT = 2
-FORMAT = 2  # of the tree and its files: one of another format is refused, not guessed at
+FORMAT = 3  # of the tree and its files: one of another format is refused, not guessed at
 
 
 def write(tree: Any, directory: Path, words: Words = WORDS) -> None:
@@ -39,6 +40,8 @@ def write(tree: Any, directory: Path, words: Words = WORDS) -> None:
             os.fsync(file.fileno())
     shutil.rmtree(directory, ignore_errors=True)
     temporary.rename(directory)
+    sync(directory)
+    sync(directory.parent)
 
 
 def read(directory: Path, words: Words = WORDS) -> Any:
@@ -68,16 +71,18 @@ def save(tree: Any, directory: Path) -> None:
         shutil.rmtree(old)
 
 
-def load(directory: Path, say: Callable[[str], None]) -> Any | None:
+def load(directory: Path, say: Callable[[str], None], check: Callable[[Any], None] = lambda tree: None) -> Any | None:
     """The newest readable checkpoint, or None if there is none at all. Says which ones it had to pass over.
 
-    Those are then removed, so that they do not take the place of good ones.
+    Those are then removed, so that they do not take the place of good ones. `check` raises a ValueError or an OSError
+    if what the checkpoint refers to is damaged.
     """
     damaged: list[Path] = []
     for path in reversed(_numbered(directory)):
         try:
             tree = read(path)
-        except ValueError as error:
+            check(tree)
+        except (ValueError, OSError) as error:
             say(f"damaged checkpoint, falling back to the one before it: {error}")
             damaged.append(path)
             continue

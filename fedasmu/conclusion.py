@@ -16,7 +16,7 @@ from fedasmu import engine, pools
 from fedasmu.build import World
 from fedasmu.config import Stop
 from fedasmu.desk import Desk
-from fedasmu.record import write_whole
+from fedasmu.disk import replaced, write_whole
 from fedasmu.result import Result
 
 
@@ -45,7 +45,8 @@ def conclude(
 ) -> None:
     """Write the model and the summary."""
     if not world.config.timing_only:
-        save_file(world.layout.tensors(driver.desk.server.model.vector), directory / "model.safetensors")
+        with replaced(directory / "model.safetensors") as path:
+            save_file(world.layout.tensors(driver.desk.server.model.vector), path)
     driver.desk.record.close()
     result, counters = Result(directory), driver.desk.server.counters
     summary = {

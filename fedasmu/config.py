@@ -118,6 +118,9 @@ class Stop(Section):
     time: float = Field(math.inf, gt=0, description="virtual seconds")
 
 
+WITHOUT_INFLUENCE = {"name", "checkpoint_seconds"}  # settings that change no result
+
+
 class Config(Section):
     name: str = Field("run", pattern=r"^[\w][\w.+-]*$", description="of the run directory")
     seed: int = Field(0, ge=0, description="of everything random")

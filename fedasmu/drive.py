@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,9 +17,11 @@ from fedasmu.build import World
 from fedasmu.conclusion import conclude, early, on
 from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.extension import check_settings
 from fedasmu.pools import Workers
 from fedasmu.record import SHELVES
 from fedasmu.result import Result
+from fedasmu.shelf import check_shelves
 
 SEEN = 0.5  # seconds after which whoever watches a run can read of an event
 
@@ -67,7 +70,8 @@ class Drive:
 
     def run(self, resume: bool, extendable: bool) -> None:
         """Raises `Interrupted` when the user asks to stop; what there is then is saved."""
-        state = checkpoint.load(self.directory / "checkpoint", self.say) if resume else None
+        whole = partial(check_shelves, directory=self.directory / SHELVES)
+        state = checkpoint.load(self.directory / "checkpoint", self.say, whole) if resume else None
         under_way = False  # a half restored run is not worth saving: the checkpoint that it came from is still there
         try:
             self._enter(state)
@@ -103,6 +107,7 @@ class Drive:
         if state is None:
             self.driver.begin()
             return
+        check_settings(self.world.config, state, self.directory)
         try:
             self.driver.restore(state)
             self._before, before = float(state["wall"]), state.get("on", on(self.world))
@@ -129,9 +134,8 @@ class Drive:
             raise Interrupted
 
     def _save(self) -> None:
-        checkpoint.save(
-            {**self.driver.state(), "wall": self._wall(), "on": on(self.world)}, self.directory / "checkpoint"
-        )
+        about = {"wall": self._wall(), "on": on(self.world), "config": self.world.config.toml()}
+        checkpoint.save({**self.driver.state(), **about}, self.directory / "checkpoint")
 
     def _wall(self) -> float:
         return self._before + time.monotonic() - self._began

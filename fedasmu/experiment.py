@@ -20,6 +20,7 @@ from fedasmu.build import World, build
 from fedasmu.config import IN_PYTHON, Config, Network
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk, first_refusal
+from fedasmu.disk import replaced, write_whole
 from fedasmu.drive import Drive
 from fedasmu.errors import UserError
 from fedasmu.events import Event, Measured
@@ -29,7 +30,7 @@ from fedasmu.process import one_thread, stop_request
 from fedasmu.profiles import write_profiles
 from fedasmu.progress import Live
 from fedasmu.recipe import Changes, checked, load
-from fedasmu.record import Record, check_free, claimed, write_whole
+from fedasmu.record import Record, check_free, claimed
 from fedasmu.result import Result
 from fedasmu.simulation.build import fleet_of, simulator
 from fedasmu.trackers import Together, Tracker
@@ -127,7 +128,8 @@ class Experiment:
                 return Result(directory)
             if not resume:
                 write_whole(directory / "config.toml", world.config.toml())
-            write_profiles(world.profiles, directory / "fleet.csv")
+            with replaced(directory / "fleet.csv") as path:
+                write_profiles(world.profiles, path)
             record = Record(directory)
             pool = world.pool(workers, stopping.is_set, say)
             try:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
-from fedasmu.config import Config, Stop
+from fedasmu.config import WITHOUT_INFLUENCE, Config, Stop
+from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.recipe import read
-from fedasmu.record import SHELVES, write_whole
+from fedasmu.record import SHELVES
+from fedasmu.result import flat
 
 
 def longer(config: Config, uploads: int | None, time: float | None) -> Config:
@@ -46,3 +50,18 @@ def extend(config: Config, directory: Path, say: Callable[[str], None]) -> None:
         for folder in ("checkpoint", SHELVES):
             shutil.rmtree(directory / folder, ignore_errors=True)
     write_whole(path, tomli_w.dumps(table | {"stop": tomllib.loads(config.toml())["stop"]}))
+
+
+def check_settings(config: Config, state: Any, directory: Path) -> None:
+    """The second half of a run has the settings of the first; only its budget may have grown."""
+    try:
+        began, now = (flat(tomllib.loads(text)) for text in (state["config"], config.toml()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{directory}: its checkpoint does not say what run it is of ({error})") from None
+    grown = () if config.algorithm.knows_budget else ("stop.uploads", "stop.time")
+    for key in sorted({*began, *now} - WITHOUT_INFLUENCE):
+        if began.get(key) != now.get(key) and not (key in grown and now.get(key, math.inf) >= began.get(key, math.inf)):
+            raise UserError(
+                f"{directory / 'config.toml'}: {key} is {now.get(key)!r}, and was {began.get(key)!r} when the run was "
+                "saved: put it back, or start again with --overwrite"
+            )

@@ -19,15 +19,18 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedasmu import events
+from fedasmu.disk import not_through_links
 from fedasmu.errors import UserError
 from fedasmu.events import COLUMNS, Event, Measured
 from fedasmu.lock import LOCK, locked
 
 SHELVES = "shelves"
+NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind
 OURS = BEFORE | {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
 OURS |= {"summary.json.part", "accuracy.png", "error.txt", "checkpoint", "failure", SHELVES}
@@ -39,12 +42,12 @@ class Record:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._events = self._open("events.jsonl")
-        self._metrics = self._open("metrics.csv")
+        self._events = _Growing(directory / "events.jsonl")
+        self._metrics = _Growing(directory / "metrics.csv")
 
     def restart(self) -> None:
         """Begin both files anew: no checkpoint knows of anything in them."""
-        self.restore({"events": 0, "metrics": 0})
+        self.restore({"events": NOTHING, "metrics": NOTHING})
         self._metrics.write((",".join(COLUMNS) + "\n").encode())
 
     def write(self, line: Event | Measured) -> None:
@@ -64,32 +67,59 @@ class Record:
         """Let others read what is written so far."""
         self._events.flush()
 
-    def state(self) -> dict[str, int]:
-        """How long the files are, once all of it is on the disk."""
-        for file in (self._events, self._metrics):
-            file.flush()
-            os.fsync(file.fileno())
-        return {"events": self._events.tell(), "metrics": self._metrics.tell()}
+    def state(self) -> dict[str, Any]:
+        """How long the files are and what is in them, once all of it is on the disk."""
+        return {"events": self._events.state(), "metrics": self._metrics.state()}
 
-    def restore(self, state: dict[str, int]) -> None:
-        for file, length in ((self._events, state["events"]), (self._metrics, state["metrics"])):
-            if file.seek(0, os.SEEK_END) < length:
-                raise UserError(f"{file.name}: shorter than the checkpoint knows it; start again with --overwrite")
-            file.seek(length)
-            file.truncate()
+    def restore(self, state: dict[str, Any]) -> None:
+        self._events.restore(state["events"])
+        self._metrics.restore(state["metrics"])
 
     def close(self) -> None:
         self._events.close()
         self._metrics.close()
 
-    def _open(self, name: str) -> BinaryIO:
-        path = self.directory / name
+
+class _Growing:
+    """A file to which lines are added, with the digest of all that is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         try:
-            file = path.open("r+b" if path.exists() else "w+b", buffering=1 << 16)
+            descriptor = not_through_links(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            self._file: BinaryIO = os.fdopen(descriptor, "r+b", buffering=1 << 16)
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}") from None
-        file.seek(0, os.SEEK_END)
-        return file
+        self._digest = sha256()
+        self._file.seek(0, os.SEEK_END)
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def state(self) -> dict[str, Any]:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return {"length": self._file.tell(), "sha256": self._digest.hexdigest()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Cut back to what a checkpoint knew. A UserError if what was written until then has changed since."""
+        self._file.seek(0)
+        kept = self._file.read(state["length"])
+        self._digest = sha256(kept)
+        if self._digest.hexdigest() != state["sha256"]:
+            raise UserError(
+                f"{self.path}: not what the run had written when it was saved (changed or cut short since); "
+                "start again with --overwrite"
+            )
+        self._file.seek(len(kept))
+        self._file.truncate()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def check_free(directory: Path, overwrite: bool) -> None:
@@ -116,10 +146,18 @@ def claimed(directory: Path, resume: bool, overwrite: bool) -> Iterator[None]:
                 check_free(directory, overwrite)  # once more: one may have begun there while the data were read
                 directory.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked(directory))
+            _check_links(directory)
             if not resume:
                 check_free(directory, overwrite)
                 _empty(directory)
         yield
+
+
+def _check_links(directory: Path) -> None:
+    """What we write and remove is here, and not where a link in a directory from elsewhere leads."""
+    for name in (*sorted(OURS), f"{SHELVES}/server", f"{SHELVES}/devices"):
+        if (directory / name).is_symlink():
+            raise UserError(f"{directory / name}: a link; a run directory has none, and nothing beyond it is touched")
 
 
 def _empty(directory: Path) -> None:
@@ -141,10 +179,3 @@ def _named(directory: Path) -> Iterator[None]:
 
 def _is_plain(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a kill at any moment leaves the old one or the new one, never a part."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text)
-    temporary.replace(path)

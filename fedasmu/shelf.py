@@ -1,12 +1,16 @@
 """A shelf for tensors on disk: for methods that keep a whole vector for every device.
 
 Memory then holds what is in flight, not the fleet. What a checkpoint refers to is never overwritten: a new tensor gets
-a new file, and an old file is swept away once no kept checkpoint needs it.
+a new file, and an old file is swept away once no kept checkpoint needs it. A file's name has the digest of its content,
+so that a checkpoint, which has the names, vouches for the files too.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,10 @@ import torch
 from torch import Tensor
 
 from fedasmu.checkpoint import KEPT
+from fedasmu.disk import not_through_links, sync
+from fedasmu.errors import Refused
+
+NAME = re.compile(r"\d{1,18}\.[\dx]{0,80}\.[a-z]{3,8}\d{0,3}\.[0-9a-f]{32}")  # number, shape, type, digest
 
 
 class Shelf:
@@ -22,6 +30,7 @@ class Shelf:
         self.directory = directory
         self._files: dict[str, str] = {}  # key -> file name
         self._written = 0
+        self._unsynced: set[str] = set()  # names that may not be on the disk yet
         # The files that each kept checkpoint refers to, and the one being written: a kill may keep it from the disk.
         self._kept: deque[set[str]] = deque(maxlen=KEPT + 1)
 
@@ -32,10 +41,13 @@ class Shelf:
         return len(self._files)
 
     def put(self, key: object, tensor: Tensor) -> None:
-        name = f"{self._written}.{'x'.join(map(str, tensor.shape))}.{str(tensor.dtype).removeprefix('torch.')}"
+        data, kind = tensor.detach().contiguous().numpy().tobytes(), str(tensor.dtype).removeprefix("torch.")
+        name = f"{self._written}.{'x'.join(map(str, tensor.shape))}.{kind}.{_digest(data)}"
         self._written += 1
         self.directory.mkdir(parents=True, exist_ok=True)
-        tensor.detach().contiguous().numpy().tofile(self.directory / name)
+        with open(self.directory / name, "wb", opener=not_through_links) as file:
+            file.write(data)
+        self._unsynced.add(name)
         before = self._files.get(str(key))
         self._files[str(key)] = name
         if before is not None and not any(before in kept for kept in self._kept):
@@ -45,18 +57,63 @@ class Shelf:
         name = self._files.get(str(key))
         if name is None:
             return None
-        _, shape, dtype = name.split(".")
-        array = np.fromfile(self.directory / name, dtype=np.dtype(dtype))
+        data = (self.directory / name).read_bytes()
+        if problem := _problem(name, data):
+            raise Refused(f"{self.directory / name}: {problem}; the last checkpoint may still be whole: resume the run")
+        _, shape, dtype, _ = name.split(".")
+        array = np.frombuffer(bytearray(data), dtype=np.dtype(dtype))
         return torch.from_numpy(array).view([int(length) for length in shape.split("x") if length])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: names only. Taking it also removes the files that no kept checkpoint refers to."""
         dropped = self._kept[0] if len(self._kept) == self._kept.maxlen else set()
         self._kept.append(set(self._files.values()))
+        for name in self._unsynced & self._kept[-1]:
+            sync(self.directory / name)
+        self._unsynced.clear()
         for name in dropped - set().union(*self._kept):
             (self.directory / name).unlink(missing_ok=True)
-        return {"files": dict(self._files), "written": self._written}
+        return {"shelf": self.directory.name, "files": dict(self._files), "written": self._written}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._files, self._written = dict(state["files"]), state["written"]
+        for name in state["files"].values():
+            _check_name(name)
+        self._files, self._written = dict(state["files"]), int(state["written"])
         self._kept.append(set(self._files.values()))
+
+
+def check_shelves(tree: Any, directory: Path) -> None:
+    """A ValueError if a file that a checkpoint refers to is missing, or not what it was."""
+    for shelf, name in _named(tree):
+        _check_name(name)
+        if shelf not in ("server", "devices"):
+            raise ValueError(f"{shelf!r} is no shelf")
+        path = directory / shelf / name
+        if problem := _problem(name, path.read_bytes()):
+            raise ValueError(f"{path}: {problem}")
+
+
+def _named(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """The shelves and the names in a checkpoint, wherever a method keeps them."""
+    if isinstance(tree, dict):
+        if "shelf" in tree and isinstance(tree.get("files"), dict):
+            yield from ((tree["shelf"], name) for name in tree["files"].values())
+        else:
+            for value in tree.values():
+                yield from _named(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _named(value)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a file on a shelf")
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:32]
+
+
+def _problem(name: str, data: bytes) -> str:
+    return "" if _digest(data) == name.rpartition(".")[2] else "not what was written there"

@@ -216,8 +216,9 @@ def _check_free(directory: Path, overwrite: bool) -> None:
 
 
 def _make_free(world: World, directory: Path, overwrite: bool) -> None:
+    from fedasmu.disk import write_whole
     from fedasmu.profiles import write_profiles
-    from fedasmu.record import claimed, write_whole
+    from fedasmu.record import claimed
 
     with claimed(directory, resume=False, overwrite=overwrite):
         write_whole(directory / "config.toml", world.config.toml())

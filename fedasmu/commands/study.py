@@ -204,7 +204,7 @@ def _check_reference(reference: str, chosen: list[Variant]) -> None:
 
 def write_order(out: Path, chosen: list[Variant]) -> None:
     """For every table that is made from these runs: the methods as they were given, and those of earlier commands."""
-    from fedasmu.record import write_whole
+    from fedasmu.disk import write_whole
     from fedasmu.report.labels import ORDER_FILE
 
     earlier = (out / ORDER_FILE).read_text().splitlines() if (out / ORDER_FILE).is_file() else []

@@ -16,11 +16,11 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedasmu import checkpoint
+from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.network import failpoint
 from fedasmu.network.keys import Key, decoded, encoded
 from fedasmu.protocol import Memory
-from fedasmu.record import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 import fedasmu
+from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.network import certificate, wire
 from fedasmu.network.keys import Invite
 from fedasmu.network.register import Register
-from fedasmu.record import write_whole
 
 
 class Folder:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedasmu.algorithms import named
-from fedasmu.config import Config
+from fedasmu.config import WITHOUT_INFLUENCE, Config
 from fedasmu.errors import UserError
 from fedasmu.recipe import load, override, parse, read
 from fedasmu.record import BEFORE
@@ -21,7 +21,6 @@ from fedasmu.result import flat
 from fedasmu.study.variants import Variant
 
 STRAY = BEFORE | {"fleet.csv", "error.txt"}  # of a run that was killed before it began
-WITHOUT_INFLUENCE = {"name", "checkpoint_seconds"}  # settings that change no result
 Standing = Literal["new", "begun", "finished"]
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.imports import agree, named_code
 from fedasmu.recipe import override
-from fedasmu.record import write_whole
 from fedasmu.report.league import Standing, find, leagues
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study.cells import Cell

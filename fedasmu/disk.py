@@ -1,0 +1,41 @@
+"""Files that are whole or not there, and on the disk when we say so: also after a power cut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """What was written to this file, or which names this directory has, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A place to write a file's new content to: a kill at any moment leaves the old one or the new one, never a part.
+
+    Where there is a link, it is the link that is replaced, and not what it leads to.
+    """
+    temporary = path.with_name(path.name + ".part")
+    temporary.unlink(missing_ok=True)
+    yield temporary
+    sync(temporary)
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def write_whole(path: Path, text: str) -> None:
+    with replaced(path) as temporary:
+        temporary.write_text(text)
+
+
+def not_through_links(path: str, flags: int) -> int:
+    """For `open(..., opener=)`: a link that somebody put there is not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
