@@ -92,3 +92,14 @@ def test_a_file_that_no_sweep_wrote(tmp_path: Path, text: str) -> None:
     (tmp_path / "tuned.json").write_text(text)
     with pytest.raises(UserError, match="not what `fedasmu sweep` writes"):
         sweep.read(tmp_path)
+
+
+def test_only_a_method_that_was_not_tuned_is_named(recipe: Path) -> None:
+    """Where the recipe as it is was best, there is nothing to say."""
+    (recipe.parent / "tuned.json").write_text(json.dumps({"best": {"fedavg": []}}))
+    sets = [text for key in TINY for text in ("--set", key)]
+    options = ["--tuned", str(recipe.parent / "tuned.json"), "--seeds", "1", "--out", str(recipe.parent / "out")]
+    code, text = run("compare", str(recipe), "--methods", "fedavg,fedbuff", *sets, *options)
+    assert code == 0, text
+    assert "has no settings for fedbuff" in text
+    assert "has no settings for fedavg" not in text

@@ -84,9 +84,9 @@ def compare(
     chosen = _chosen(path, methods, vary or [], "--vary", allow_code)
     out = out or Path("runs") / f"compare-{path.stem}"
     best = {} if tuned is None else read(tuned, allow_code)
-    found = {one.label: best.get(one.label) or best.get(one.base, []) for one in chosen}
-    for label in [label for label, settings in found.items() if tuned and not settings]:
-        say(f"{tuned} has no settings for {label}: it runs with the recipe's")
+    found = {one.label: best.get(one.label, best.get(one.base, [])) for one in chosen}
+    for one in [one for one in chosen if tuned and not {one.label, one.base} & set(best)]:
+        say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
     _check_reference(reference, chosen)
     write_order(out, chosen)
