@@ -62,7 +62,7 @@ def ours(study: Study, name: str, found: Measured) -> Grid:
     for worse in next(iter(printed(name).values())):
         counted = [_counts(study, Claim(measure, OURS, worse, 0.0, 0.0), parts) for measure in MEASURES]
         rows.append((worse, *counted))
-    note = f"Of {len(parts)} cell{'s' * (len(parts) != 1)}: ahead / undecided / behind, as the seeds tell; what was not run is not counted."
+    note = f"In how many cells, of {len(parts)} that were run, it is ahead / undecided / behind, as the seeds tell."
     return Grid(f"{OURS} against every method", ("against", "accuracy", "time"), tuple(rows), note)
 
 
