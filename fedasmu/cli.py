@@ -206,12 +206,22 @@ def where(name: str, directory: Directory = None) -> None:
 
 
 @data_app.command(epilog="[bold]Example[/bold]  fedasmu data prepare fashion-mnist")
-def prepare(name: str, directory: Directory = None) -> None:
+def prepare(
+    name: str,
+    directory: Directory = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the files with the published checksums.")] = False,
+    vocabulary: Annotated[int, typer.Option(help="Of texts: as data.vocabulary of the recipe.")] = 10_000,
+    length: Annotated[int, typer.Option(help="Of texts: as data.length of the recipe.")] = 500,
+) -> None:
     """Make a data set ready: find it or download it, check it and decode it."""
+    loading()
     from fedasmu import data
 
-    dataset = data.prepare(name, directory)
+    dataset = data.prepare(name, directory, text=data.TextOptions(vocabulary=vocabulary, length=length))
+    if verify:
+        right, unknown = data.verify(name, directory)
+        say(f"{right} files are as published; of {unknown} files and folders upstream tells no checksum")
     say(
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples of shape "
-        f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes"
+        f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes\nfrom {dataset.folder}"
     )

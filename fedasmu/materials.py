@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -68,6 +70,10 @@ def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
     dataset = datasets.load(settings.name, settings.dir, download=download, fallback=settings.fallback, text=text)
     if dataset.name != settings.name:
         say(f"{settings.name} is not here: using {dataset.name} (`fedasmu data prepare {settings.name}` gets it)")
+    say(f"data from {dataset.folder}")
+    for place in (settings.dir, os.environ.get("FEDASMU_DATA")):
+        if place and not Path(dataset.folder).is_relative_to(Path(place).expanduser()):
+            say(f"{place} does not hold all of {settings.name}, so it was passed over")
     return dataset
 
 

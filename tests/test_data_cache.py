@@ -34,7 +34,7 @@ def reading(tmp_path: Path) -> Reading:
     (tmp_path / "source" / "folder").mkdir(parents=True)
     (tmp_path / "source" / "file.txt").write_text("a")
     (tmp_path / "source" / "folder" / "inner.txt").write_text("b")
-    found = Place(Layout("text", (), ("file.txt", "folder")), tmp_path / "source")
+    found = Place(Layout("text", (), ("file.txt", "folder/")), tmp_path / "source")
     return Reading(describe("imdb"), (found,), TextOptions(), Progress(shown=False))
 
 

@@ -67,7 +67,8 @@ def test_every_person_trains_and_the_last_fifth_is_the_test(folder: Path, level:
 
 GYRO = "train/Inertial Signals/body_gyro_y_train.txt"
 DAMAGE: dict[str, tuple[str, Callable[[str], str], str]] = {
-    "truncated": (GYRO, lambda old: old[:-200], "numbers: expected 40 x 128"),
+    "truncated": (GYRO, lambda old: old[:-200], "its last line has no end"),
+    "lines lost": (GYRO, lambda old: old[: old.rindex("\n", 0, -1) + 1], "numbers: expected 40 x 128"),
     "empty": (GYRO, lambda _: "", "0 numbers: expected 40 x 128"),
     "words": (GYRO, lambda old: "abc" + old[3:], "something that is not a number"),
     "nan": (GYRO, lambda old: "nan".rjust(16) + old[16:], "something that is not a number"),

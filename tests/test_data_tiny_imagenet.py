@@ -92,7 +92,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: (path / "n01443537_2.JPEG").unlink(),
         "3 JPEG files: expected 4",
     ),
-    "no validation image": ("val/images/val_3.JPEG", lambda file: file.unlink(), "is not a whole image"),
+    "no validation image": ("val/images/val_3.JPEG", lambda file: file.unlink(), "val_3.JPEG is missing"),
     "class count": ("wnids.txt", lambda file: file.write_text("n02124075\n"), "names 1 classes: expected 2 to 3"),
     "unknown class": (
         "val/val_annotations.txt",

@@ -7,6 +7,8 @@ this package is cheap: torch and numpy are imported when something is read.
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -21,7 +23,19 @@ if TYPE_CHECKING:
     from fedasmu.data.examples import Dataset
     from fedasmu.data.reading import Arrays, Reading
 
-__all__ = ["DATASETS", "NAMES", "DataError", "Description", "TextOptions", "describe", "load", "prepare", "where"]
+__all__ = [
+    "DATASETS",
+    "NAMES",
+    "DataError",
+    "Description",
+    "TextOptions",
+    "describe",
+    "load",
+    "part_of",
+    "prepare",
+    "verify",
+    "where",
+]
 
 NAMES = tuple(description.name for description in DATASETS)
 _EMBEDDED = {"fashion-mnist": "fashion-mnist-small"}  # what stands in for a data set under `fallback = "embedded"`
@@ -75,6 +89,20 @@ def prepare(name: str, directory: str | Path | None = None, *, text: TextOptions
     return load(name, directory, download=True, text=text)
 
 
+def verify(name: str, directory: str | Path | None = None) -> tuple[int, int]:
+    """Check the files that `load` would read against what upstream published; how many were, how many could not be."""
+    found = find(describe(name), None if directory is None else Path(directory))
+    if found is None:
+        raise DataError(not_found(describe(name), None if directory is None else Path(directory)))
+    files = [(place, place.file(file)) for place in found for file in place.layout.files]
+    checked = [(path, place.layout.checksum(path.name)) for place, path in files if not path.is_dir()]
+    for path, published in checked:
+        if published and file_digest(path.open("rb"), "md5").hexdigest() != published:
+            raise DataError(f"{path} is not the file that was published: its md5 is not {published}")
+    right = sum(bool(published) for _, published in checked)
+    return right, len(files) - right
+
+
 def where(name: str, directory: str | Path | None = None) -> list[tuple[Path, bool]]:
     """Each folder that `load` would look into, best first, and whether all the files are there."""
     description = describe(name)
@@ -112,4 +140,4 @@ def _read(description: Description, found: tuple[Place, ...], text: TextOptions,
     reading = Reading(description, found, text, progress)
     arrays = cached(reader.read, reading) if description.cached else reader.read(reading)
     vectors = glove(Path(text.glove), arrays.words) if description.text and text.glove is not None else None
-    return dataset_of(description, arrays, vectors)
+    return replace(dataset_of(description, arrays, vectors), folder=str(found[0].folder))

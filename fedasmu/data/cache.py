@@ -28,12 +28,14 @@ def cached(read: Callable[[Reading], Arrays], reading: Reading) -> Arrays:
     """What `read` gives: from the cache when it is there, else decoded into it."""
     try:
         folder = cache_directory() / "decoded" / f"{reading.description.name}-{key(reading)}"
+        if (arrays := _stored(folder, reading)) is not None:  # whole, if it is there: also where nothing can be written
+            return arrays
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
-            arrays = _stored(folder)
+            arrays = _stored(folder, reading)
             if arrays is None:
                 _store(read, reading, folder)
-                arrays = _stored(folder)
+                arrays = _stored(folder, reading)
     except OSError as error:
         _log.warning(
             "%s is decoded in memory, and will be again: the cache cannot be used (%s)", reading.description.name, error
@@ -51,7 +53,7 @@ def key(reading: Reading) -> str:
     )
     for found in reading.found:
         for name in found.layout.files:
-            for file, status in _files(found.file(name)):
+            for file, status in _files(found.file(name).resolve()):  # however the path was written
                 digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
 
@@ -101,9 +103,10 @@ def _write(folder: Path, name: str, value: Array | tuple[str, ...] | None) -> No
         (folder / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
 
 
-def _stored(folder: Path) -> Arrays | None:
+def _stored(folder: Path, reading: Reading) -> Arrays | None:
     """The arrays, mapped so that a write stays in this process. None when they are not there, or damaged."""
-    if not folder.is_dir():
+    needed = {"users.npy": reading.description.natural_users, "words.json": reading.description.text}
+    if not folder.is_dir() or not all((folder / name).is_file() for name, has in needed.items() if has):
         return None
     try:
         values: dict[str, Any] = {

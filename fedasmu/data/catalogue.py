@@ -95,6 +95,14 @@ MNIST_WRITERS = replace(
 )
 
 _CIFAR_10_BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+_CIFAR_10_PICKLES = (
+    "c99cafc152244af753f735de768cd75f",
+    "d4bba439e000b95fd0a9bffe97cbabec",
+    "54ebc095f3ab1f0389bbae665268c751",
+    "634d18415352ddfa80567beed471001a",
+    "482c414d41f54cd18b22e5b47cb7c3cb",
+    "40351d587109b95175f43aff81a1287e",
+)
 
 CIFAR_10 = Description(
     name="cifar-10",
@@ -116,12 +124,14 @@ CIFAR_10 = Description(
                     ),
                 ),
             ),
-            Layout(kind="python", folders=("cifar-10-batches-py",), files=_CIFAR_10_BATCHES),
+            Layout("python", ("cifar-10-batches-py",), _CIFAR_10_BATCHES, published=_CIFAR_10_PICKLES),
         ),
     ),
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
 )
+
+_CIFAR_100_PICKLES = ("16019d7e3df5f24257cddd939b257f8d", "f0ef6b0ae62326f3e7ffdfab6717acfc")
 
 CIFAR_100 = Description(
     name="cifar-100",
@@ -143,7 +153,7 @@ CIFAR_100 = Description(
                     ),
                 ),
             ),
-            Layout(kind="python", folders=("cifar-100-python",), files=("train", "test")),
+            Layout("python", ("cifar-100-python",), ("train", "test"), published=_CIFAR_100_PICKLES),
         ),
     ),
     mean=(0.5071, 0.4865, 0.4409),
@@ -163,7 +173,7 @@ TINY_IMAGENET = Description(
             Layout(
                 kind="folders",
                 folders=("tiny-imagenet-200",),
-                files=("wnids.txt", "train", "val/images", "val/val_annotations.txt"),
+                files=("wnids.txt", "train/", "val/images/", "val/val_annotations.txt"),
                 downloads=(
                     Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),
                 ),
@@ -188,7 +198,7 @@ IMDB = Description(
             Layout(
                 kind="folders",
                 folders=("aclImdb",),
-                files=("train/neg", "train/pos", "test/neg", "test/pos"),
+                files=("train/neg/", "train/pos/", "test/neg/", "test/pos/"),
                 downloads=(
                     Download(
                         "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",

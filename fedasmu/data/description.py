@@ -24,9 +24,17 @@ class Layout:
 
     kind: str
     folders: tuple[str, ...]  # the usual names of the folder that holds the files; the first is used for downloads
-    files: tuple[str, ...]  # what must be there; folders too, where upstream has one file an example
+    files: tuple[
+        str, ...
+    ]  # what must be there; with a slash at its end, a folder, where upstream has a file an example
     downloads: tuple[Download, ...] = ()
     suffixes: tuple[str, ...] = ("",)  # of compressed files that the reader takes as well
+    published: tuple[str, ...] = ()  # the md5 of each of the files, where upstream tells it
+
+    def checksum(self, file: str) -> str:
+        """What upstream says of this file, as it is or compressed; empty where it says nothing."""
+        known = dict(zip(self.files, self.published, strict=False))
+        return {download.file: download.checksum for download in self.downloads}.get(file, known.get(file, ""))
 
 
 @dataclass(frozen=True)

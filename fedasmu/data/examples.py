@@ -51,6 +51,7 @@ class Dataset:
     users: Tensor | None = None  # (n,) the natural user of each training example, where the data set knows it
     words: tuple[str, ...] = ()  # the vocabulary of a text data set: the word of each number
     vectors: Tensor | None = None  # (words, width) float32, one row a word, where GloVe vectors were asked for
+    folder: str = ""  # where it was read
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from fedasmu.data.errors import DataError
 from fedasmu.data.reading import Array, Arrays, Reading
 
 _HELD_OUT = 5  # one window of so many
+_LARGEST = 1e3  # readings are in g and radians a second
+_PEOPLE = 30
 
 
 def read(reading: Reading) -> Arrays:
@@ -24,7 +26,7 @@ def read(reading: Reading) -> Arrays:
         signals, targets, subjects = [], [], []
         for split, count in (("train", description.train), ("test", description.test)):
             targets.append(_labels(found.file(f"{split}/y_{split}.txt"), count, description.classes))
-            subjects.append(_whole_numbers(found.file(f"{split}/subject_{split}.txt"), count))
+            subjects.append(_subjects(found.file(f"{split}/subject_{split}.txt"), count))
             windows = np.empty((count, *description.shape), np.float32)
             for at, sensor in enumerate(name for name in sensors if name.startswith(f"{split}/")):
                 windows[:, at] = _signal(found.file(sensor), len(windows), description.shape[1])
@@ -50,10 +52,19 @@ def _labels(file: Path, count: int, classes: int) -> Array:
     return numbers - 1
 
 
+def _subjects(file: Path, count: int) -> Array:
+    numbers = _whole_numbers(file, count)
+    if not 1 <= numbers.min() <= numbers.max() <= _PEOPLE:
+        raise DataError(f"{file} has a person who is not 1 to {_PEOPLE}")
+    return numbers
+
+
 def _signal(file: Path, rows: int, columns: int) -> Array:
     numbers = _numbers(file)
     if numbers.size != rows * columns:
         raise DataError(f"{file} has {numbers.size} numbers: expected {rows} x {columns}")
+    if np.abs(numbers).max() > _LARGEST:
+        raise DataError(f"{file} is damaged: it has {np.abs(numbers).max():g}, which no phone measures")
     return numbers.reshape(rows, columns)
 
 
@@ -69,6 +80,8 @@ def _whole_numbers(file: Path, count: int) -> Array:
 def _numbers(file: Path) -> Array:
     try:
         text = file.read_text(encoding="ascii")
+        if text and not text.endswith("\n"):
+            raise DataError(f"{file} is truncated: its last line has no end")
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy only warns of what is not a number
             numbers = np.fromstring(text, dtype=np.float64, sep=" ")

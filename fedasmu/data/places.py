@@ -32,8 +32,9 @@ class Place:
         return path
 
     def _existing(self, name: str) -> Path | None:
+        is_there = os.path.isdir if name.endswith("/") else os.path.isfile  # False, too, where we may not look
         paths = (self.folder / f"{name}{suffix}" for suffix in self.layout.suffixes)
-        return next((path for path in paths if os.path.exists(path)), None)  # False, too, where we may not look
+        return next((path for path in paths if is_there(path)), None)
 
 
 def cache_directory() -> Path:
@@ -66,7 +67,8 @@ def find_part(alternatives: tuple[Layout, ...], directory: Path | None) -> Place
 def find(description: Description, directory: Path | None) -> tuple[Place, ...] | None:
     """Every part of a data set, or None when one of them is nowhere."""
     if directory is not None and not os.path.isdir(directory.expanduser()):
-        raise DataError(f"the data directory {directory} does not exist")
+        what = "is not a directory" if os.path.exists(directory.expanduser()) else "does not exist"
+        raise DataError(f"the data directory {directory} {what}")
     if description.embedded:
         return tuple(Place(alternatives[0], EMBEDDED) for alternatives in description.parts)
     parts = [find_part(alternatives, directory) for alternatives in description.parts]

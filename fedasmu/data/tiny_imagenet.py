@@ -19,7 +19,7 @@ from fedasmu.data.reading import Array, Arrays, Reading
 
 def read(reading: Reading) -> Arrays:
     description, root = reading.description, reading.found[0].folder
-    names = _lines(root / "wnids.txt")
+    names = [line for line in _lines(root / "wnids.txt") if line.strip()]
     if len(set(names)) != len(names) or not 2 <= len(names) <= description.classes:
         raise DataError(f"{root / 'wnids.txt'} names {len(set(names))} classes: expected 2 to {description.classes}")
     number = {name: at for at, name in enumerate(names)}
@@ -52,6 +52,8 @@ def _decode_one(file: Path, image: Array) -> None:
         with Image.open(file) as picture:
             size = picture.size
             pixels = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)  # a few are greyscale
+    except FileNotFoundError:
+        raise DataError(f"{file} is missing") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{file} is not a whole image: {error}") from None
     if pixels.shape != image.shape:
