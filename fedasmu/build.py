@@ -70,7 +70,7 @@ class World:
         server = Server(
             model=Model(0, torch.zeros(1) if config.timing_only else self.initial),
             schedule=method.schedule(config.pacing.pace(federation.devices)),
-            aggregator=method.aggregator(federation),
+            aggregator=config.guard.around(method.aggregator(federation), self.layout.trainable),
             devices=federation.devices,
             seed=config.seed,
             learning_rate=config.local.learning_rate,

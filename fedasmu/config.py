@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, InstanceOf, model_validator
 
 from fedasmu.algorithms import Algorithm, Pace
+from fedasmu.algorithms.attack import AttackSettings
+from fedasmu.algorithms.guard import GuardSettings
 from fedasmu.deployment import NetworkSettings
 from fedasmu.errors import UserError
 from fedasmu.fleets import FleetSettings
@@ -140,6 +142,8 @@ class Config(Section):
     evaluate: Evaluation = Evaluation()
     stop: Stop = Stop()
     network: NetworkSettings = NetworkSettings()
+    guard: GuardSettings = GuardSettings()
+    attack: AttackSettings = AttackSettings()
 
     @model_validator(mode="before")
     @classmethod

@@ -74,7 +74,7 @@ def serve(
         listening = bound(folder.bind, folder.port)
     else:
         host, port = _address(listen)
-        config = _loaded(recipe, overrides or [], seed, allow_code)
+        config = _guarded(_loaded(recipe, overrides or [], seed, allow_code))
         directory = out or Path("runs") / config.name
         _check_free(directory, overwrite)
         listening = bound(host, port)
@@ -168,6 +168,16 @@ def rehearse(
         if others:
             raise UserError(f"not the same bytes as the simulation's: {', '.join(others)}")
         say(f"{len(FILES)} files byte-identical with the simulation's: {', '.join(FILES)}")
+
+
+def _guarded(config: Config) -> Config:
+    """Real devices may be broken or hostile: a server is guarded unless its recipe says otherwise."""
+    if config.guard.model_fields_set:
+        return config
+    from fedasmu.algorithms.guard import ON
+
+    say(f"guard: uploads are shortened beyond {ON.clip:g} times the usual length, and refused beyond {ON.refuse:g}")
+    return config.model_copy(update={"guard": ON})
 
 
 def _serve(world: World, folder: Any, listening: Any) -> None:
