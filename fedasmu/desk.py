@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started
+from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
 from fedasmu.meter import Meter
 from fedasmu.pools import Pool
-from fedasmu.protocol import Model, Report, Task, Verdict
+from fedasmu.protocol import Model, Report, Task
 from fedasmu.record import Record
 from fedasmu.server import Aggregation, Decision, Server
 from fedasmu.shelf import Shelf

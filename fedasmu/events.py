@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Any, ClassVar
 
-from fedasmu.protocol import Verdict
+
+class Verdict(StrEnum):
+    """What the server did with a task that was delivered or given up."""
+
+    ACCEPTED = "accepted"
+    STALE = "stale"  # older than the staleness bound: discarded
+    REFUSED = "refused"  # not a model: wrong length or type, or not finite
+    UNKNOWN = "unknown"  # no such task in flight on this device: a duplicate, a replay, or given up as lost
+    LOST = "lost"  # given up just now
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,10 @@ class Profile:
         if not 0 <= self.latency < math.inf:
             raise ValueError(f"latency = {self.latency}: must be 0 or more")
 
-    def download(self, size: int) -> float:
+    def download(self, size: float) -> float:
         return self.latency + size * 8e-6 / self.down_mbps
 
-    def upload(self, size: int) -> float:
+    def upload(self, size: float) -> float:
         return self.latency + size * 8e-6 / self.up_mbps
 
     def task(self, samples: int, size: int) -> Seconds:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from torch import Tensor, nn
@@ -151,16 +150,6 @@ class Report:
     def extra_bytes(self) -> int:
         """What is sent besides the model."""
         return sum(value.nbytes for value in self.note.values() if isinstance(value, Tensor))
-
-
-class Verdict(StrEnum):
-    """What the server did with a task that was delivered or given up."""
-
-    ACCEPTED = "accepted"
-    STALE = "stale"  # older than the staleness bound: discarded
-    REFUSED = "refused"  # not a model: wrong length or type, or not finite
-    UNKNOWN = "unknown"  # no such task in flight on this device: a duplicate, a replay, or given up as lost
-    LOST = "lost"  # given up just now
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedasmu.errors import UserError, reading
+from fedasmu.events import Event, Fetched, of_line
 
 if TYPE_CHECKING:
     import pandas
@@ -65,6 +66,14 @@ class Result:
                     event = json.loads(line)
                 yield event
 
+    @property
+    def typed_events(self) -> Iterator[Event]:
+        """The same lines as the values of fedasmu.events."""
+        for number, line in enumerate(self.events, 1):
+            with reading(f"{self.directory / 'events.jsonl'}, line {number}"):
+                event = of_line(line)
+            yield event
+
     @cached_property
     def state_dict(self) -> dict[str, Tensor]:
         """The final model, for `module.load_state_dict(..., strict=False)`: integer buffers are not part of it."""
@@ -87,7 +96,7 @@ class Result:
     @cached_property
     def fresh_bytes(self) -> int:
         """Downloaded as fresh models in the middle of a training, out of all that was downloaded."""
-        sent = sum(line["event"] == "fetch" and line["fresh"] is not None for line in self.events)
+        sent = sum(isinstance(event, Fetched) and event.fresh is not None for event in self.typed_events)
         return sent * self.model_bytes if sent else 0
 
     @cached_property

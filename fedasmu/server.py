@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregator
 from fedasmu.errors import DeviceError
-from fedasmu.protocol import Model, Report, Task, Upload, Verdict
+from fedasmu.events import Verdict
+from fedasmu.protocol import Model, Report, Task, Upload
 from fedasmu.schedule import Schedule
 from fedasmu.seeding import derive
 

@@ -13,7 +13,8 @@ from torch import nn
 from uploads import federation
 
 from fedasmu.algorithms import settings
-from fedasmu.protocol import Model, Report, Verdict
+from fedasmu.events import Verdict
+from fedasmu.protocol import Model, Report
 from fedasmu.schedule import Periodic
 from fedasmu.server import Server
 from fedasmu.vector import Layout

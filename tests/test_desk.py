@@ -9,9 +9,9 @@ import torch
 
 from fedasmu.algorithms.fedavg import Average
 from fedasmu.desk import Desk
-from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started
+from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
 from fedasmu.pools import Inline, timing_only
-from fedasmu.protocol import Model, Report, Verdict
+from fedasmu.protocol import Model, Report
 from fedasmu.record import Record
 from fedasmu.schedule import Periodic
 from fedasmu.server import Server

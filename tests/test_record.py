@@ -10,10 +10,9 @@ import pytest
 from conftest import blobs, settings, softmax
 
 from fedasmu import Experiment
-from fedasmu.events import Delivered, Event, Fetched, Lost, Renewed, Started, of_line
+from fedasmu.events import Delivered, Event, Fetched, Lost, Renewed, Started, Verdict, of_line
 from fedasmu.pools.contract import Answer
 from fedasmu.pools.inline import Inline
-from fedasmu.protocol import Verdict
 from fedasmu.record import Record
 
 

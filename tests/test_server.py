@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from fedasmu import checkpoint, codec
 from fedasmu.algorithms.base import Aggregate, Aggregator
 from fedasmu.errors import DeviceError
-from fedasmu.protocol import Model, Report, Upload, Verdict
+from fedasmu.events import Verdict
+from fedasmu.protocol import Model, Report, Upload
 from fedasmu.schedule import Periodic, Rounds, Schedule
 from fedasmu.server import Server
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedasmu.deployment import NetworkSettings
+from fedasmu.events import Verdict
 from fedasmu.network.acts import Acts, Outcome, plain
 from fedasmu.network.leases import Leases
-from fedasmu.protocol import Model, Task, Verdict
+from fedasmu.protocol import Model, Task
 from fedasmu.roster import Member
 from fedasmu.seeding import derive
 from fedasmu.server import Entry

@@ -9,29 +9,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedasmu.events import Delivered, Renewed
 from fedasmu.result import Result
 
 SMOOTHED = 100  # points that a line is the mean of, or a fifth of them where there are few
 
 Points = tuple[list[float], list[float]]
-PANELS: tuple[tuple[str, str, str], ...] = (
-    ("weight α of an upload", "version", "weight"),
-    ("weight β of a fresh model", "upload", "beta"),
-    ("reward of a merge", "upload", "reward"),
-    ("slot of the request", "upload", "slot"),
+Noted = Renewed | Delivered
+Curve = tuple[str, type[Noted], str]  # its name, the events that have it, and the note
+PANELS: tuple[Curve, ...] = (
+    ("weight α of an upload", Renewed, "weight"),
+    ("weight β of a fresh model", Delivered, "beta"),
+    ("reward of a merge", Delivered, "reward"),
+    ("slot of the request", Delivered, "slot"),
 )
-CONTROLS = (("λ", "version", "lambda"), ("σ", "version", "sigma"), ("ι", "version", "iota"))
-DEVICE_CONTROLS = (("γ", "upload", "gamma"), ("υ", "upload", "upsilon"))
+CONTROLS: tuple[Curve, ...] = (("λ", Renewed, "lambda"), ("σ", Renewed, "sigma"), ("ι", Renewed, "iota"))
+DEVICE_CONTROLS: tuple[Curve, ...] = (("γ", Delivered, "gamma"), ("υ", Delivered, "upsilon"))
 
 
 def draw_inside(result: Result) -> Figure | None:
     """Six panels over virtual time: a dot for each decision, a line for their running mean. None for other methods."""
-    events = list(result.events)
-    if not any("lambda" in event or "reward" in event for event in events):
+    events = [event for event in result.typed_events if isinstance(event, Noted)]
+    if not any("lambda" in event.notes or "reward" in event.notes for event in events):
         return None
-    for event in events:
-        if event["event"] == "version":
-            event["weight"] = next(iter(event["weights"]), None)
     figure = Figure(figsize=(9.6, 5.4), layout="constrained")
     panels = figure.subplots(2, 3).flatten()
     for axes, (title, kind, key) in zip(panels, PANELS, strict=False):
@@ -47,7 +47,7 @@ def draw_inside(result: Result) -> Figure | None:
     return figure
 
 
-def _relative(axes: Axes, title: str, controls: Iterable[tuple[str, str, str]], events: list[dict[str, Any]]) -> None:
+def _relative(axes: Axes, title: str, controls: Iterable[Curve], events: list[Noted]) -> None:
     """How far the controls have moved from where they began, in per cent."""
     for (name, kind, key), colour in zip(controls, ("#0072B2", "#D55E00", "#009E73"), strict=False):
         times, values = _points(events, kind, key)
@@ -59,9 +59,16 @@ def _relative(axes: Axes, title: str, controls: Iterable[tuple[str, str, str]], 
         axes.legend(frameon=False)
 
 
-def _points(events: list[dict[str, Any]], kind: str, key: str) -> Points:
-    chosen = [event for event in events if event["event"] == kind and isinstance(event.get(key), int | float)]
-    return [event["time"] for event in chosen], [event[key] for event in chosen]
+def _points(events: list[Noted], kind: type[Noted], key: str) -> Points:
+    chosen = [(event.time, _value(event, key)) for event in events if isinstance(event, kind)]
+    known = [(time, value) for time, value in chosen if isinstance(value, int | float)]
+    return [time for time, _ in known], [value for _, value in known]
+
+
+def _value(event: Noted, key: str) -> Any:
+    if isinstance(event, Renewed) and key == "weight":
+        return next(iter(event.weights), None)
+    return event.notes.get(key)
 
 
 def _running(times: list[float], values: list[float]) -> Any:

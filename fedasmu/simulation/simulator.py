@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from fedasmu.algorithms.base import Learner
 from fedasmu.desk import Desk
+from fedasmu.events import Verdict
 from fedasmu.pools import Job, Pool
-from fedasmu.protocol import Fetch, Memory, Model, Probe, Report, Task, Train, Verdict, Workload
+from fedasmu.protocol import Fetch, Memory, Model, Probe, Report, Task, Train, Workload
 from fedasmu.session import Step, Work
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet

@@ -7,7 +7,6 @@ download was complete, follows from its link and the bytes, as in the simulation
 from __future__ import annotations
 
 import base64
-import csv
 import gzip
 import math
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedasmu.errors import UserError
+from fedasmu.events import Delivered, Fetched, Lost, Renewed, Started
+from fedasmu.profiles import Profile, read_profiles
 from fedasmu.result import Result
 
 OUTCOMES = ("accepted", "stale", "refused", "lost", "under way")
@@ -62,67 +63,60 @@ def tasks(result: Result) -> Tasks:
     rows: dict[int, dict[str, Any]] = {}
     versions: list[float] = []
     until = 0.0
-    for event in result.events:
-        kind, until = event["event"], event["time"]
-        if kind == "start":
-            rows[event["task"]] = {"start": until, "device": event["device"], "base": event["version"]}
-        elif kind == "version":
+    for event in result.typed_events:
+        until = event.time
+        if isinstance(event, Started):
+            rows[event.task] = {"start": until, "device": event.device, "base": event.version}
+        elif isinstance(event, Renewed):
             versions.append(until)
-            for task, weight in zip(event["tasks"], event["weights"], strict=False):
-                rows.get(task, {}).update({"version": event["version"], "alpha": weight})
-        elif (row := rows.get(event["task"])) is None:
+            for task, weight in zip(event.tasks, event.weights, strict=False):
+                rows.get(task, {}).update({"version": event.version, "alpha": weight})
+        elif (row := rows.get(event.task)) is None:
             continue  # nothing is known of its start
-        elif kind == "fetch":
+        elif isinstance(event, Fetched):
             row.setdefault("asked", until)
-            row.setdefault("fresh", event["fresh"])
+            row.setdefault("fresh", event.fresh)
+        elif isinstance(event, Lost):
+            row |= {"ended": until, "outcome": "lost"}
         else:
-            row |= {"ended": until, "outcome": event.get("verdict", "lost"), **_note(event)}
+            row |= {"ended": until, "outcome": event.verdict, "staleness": event.staleness, **_noted(event)}
     until = max(until, float(result.summary["virtual_seconds"]))
     fleet = _fleet(result.directory / "fleet.csv") if rows else []
     _derive_moments(list(rows.values()), fleet, result, until)
-    return Tasks(
-        _columns(list(rows.values())), np.array(versions), _array([d["seconds_per_sample"] for d in fleet]), until
-    )
+    speeds = _array([profile.seconds_per_sample for profile in fleet])
+    return Tasks(_columns(list(rows.values())), np.array(versions), speeds, until)
 
 
-def _fleet(path: Path) -> list[dict[str, float]]:
+def _fleet(path: Path) -> list[Profile]:
     if not path.is_file():
         raise UserError(f"{path}: missing; without the devices' links there is no timeline")
-    with path.open() as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    return read_profiles(path)
 
 
-def _note(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: event[name] for name in ("staleness", "beta", "reward", "slot") if event.get(name) is not None}
+def _noted(event: Delivered) -> dict[str, Any]:
+    return {name: event.notes[name] for name in ("beta", "reward", "slot") if event.notes.get(name) is not None}
 
 
-def _derive_moments(rows: list[dict[str, Any]], fleet: list[dict[str, float]], result: Result, until: float) -> None:
+def _derive_moments(rows: list[dict[str, Any]], fleet: list[Profile], result: Result, until: float) -> None:
     whole, down, up = _bytes(rows, result)
     for row in rows:
         device, start = fleet[row["device"]], row["start"]
         end = row.get("ended", until)
-        received = min(start + _seconds(device, down, "down_mbps"), end)
+        received = min(start + device.download(down), end)
         row |= {"down": received - start, "end": end - start}
         if "asked" in row:
             fresh = 0.0 if row["fresh"] is None else whole
-            row["ask"] = max(row["asked"] - device["latency"], received) - start
-            row["answer"] = min(row["asked"] + _seconds(device, fresh, "down_mbps"), end) - start
+            row["ask"] = max(row["asked"] - device.latency, received) - start
+            row["answer"] = min(row["asked"] + device.download(fresh), end) - start
         if row.get("outcome", "lost") != "lost":
-            row["up"] = max(end - _seconds(device, up, "up_mbps") - start, row.get("answer", row["down"]))
-
-
-def _seconds(device: dict[str, float], size: float, link: str) -> float:
-    return device["latency"] + size * 8e-6 / device[link]
+            row["up"] = max(end - device.upload(up) - start, row.get("answer", row["down"]))
 
 
 def _bytes(rows: list[dict[str, Any]], result: Result) -> tuple[float, float, float]:
     """The model's, and what an average task downloads and uploads: less where a method sends parts of the model."""
-    summary, path = result.summary, result.directory / "model.safetensors"
+    summary = result.summary
     up = summary["bytes_up"] / max(summary["uploads"], 1)
-    whole = up
-    if path.is_file():
-        with path.open("rb") as file:
-            whole = path.stat().st_size - 8 - int.from_bytes(file.read(8), "little")  # the header tells its own length
+    whole = result.model_bytes if (result.directory / "model.safetensors").is_file() else up
     fresh = whole * sum(row.get("fresh") is not None for row in rows)
     return whole, max(summary["bytes_down"] - fresh, 0.0) / max(len(rows), 1), up
 
