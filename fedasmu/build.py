@@ -43,7 +43,8 @@ class World:
         if self.trainer is None:
             return Inline(timing_only)
         on_cpu = self.config.device == "cpu"
-        return factory(workers)(Site(self.trainer.perform, self.layout.bytes, stopping, say, computes_here=on_cpu))
+        gpus = float(self.config.device.startswith("cuda"))
+        return factory(workers)(Site(self.trainer.perform, self.layout.bytes, stopping, say, gpus, on_cpu))
 
     def roster(self) -> Roster:
         """What is known of the devices before any of them has spoken."""

@@ -34,6 +34,7 @@ class Meter:
         self.latest: Measured | None = None  # the last line of the metrics
         self._pending: deque[tuple[dict[str, Any], int]] = deque()
         self._evaluated = -1  # the version last sent to evaluation
+        self._when: float | None = None  # and at what time
 
     @property
     def pending(self) -> int:
@@ -62,7 +63,10 @@ class Meter:
             "bytes_up": tally.bytes_up,
         }
         self.tally = replace(tally, uploads=0, staleness=0, train_loss=0.0)
-        self._pending.append((counted, self.pool.submit(Job(Evaluate(model.vector), -1, -1, 0), now)))
+        # Not before the trainings that are needed until the next one, if that is as far away as the last.
+        needed = now if self._when is None else 2 * now - self._when
+        self._when = now
+        self._pending.append((counted, self.pool.submit(Job(Evaluate(model.vector), -1, -1, 0), needed)))
 
     def evaluate_last(self, model: Model, counters: Counters, now: float) -> None:
         """The final model, unless it was evaluated already; then wait for every line."""

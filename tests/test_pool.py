@@ -23,11 +23,13 @@ from torch import Tensor, nn
 from fedasmu import Experiment, checkpoint, failure, pools
 from fedasmu.engine import native_network
 from fedasmu.errors import DeviceError, Interrupted, UserError
+from fedasmu.meter import Meter
 from fedasmu.pools import Inline, Job, Pool, Site, timing_only
 from fedasmu.pools.crew import Crew
 from fedasmu.pools.forked import Forked
 from fedasmu.pools.worker import Worker
-from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained
+from fedasmu.protocol import Evaluate, Evaluated, Model, Probe, Probed, Train, Trained
+from fedasmu.server import Counters
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
@@ -462,3 +464,17 @@ def test_a_command_with_a_local_function_is_not_kept(tmp_path: Path) -> None:
     assert (tmp_path / failure.FOLDER).is_dir()
     failure.save(job(1, objective=lambda module, inputs, targets: targets).command, 1, 2, tmp_path)
     assert not (tmp_path / failure.FOLDER).exists()
+
+
+def test_an_evaluation_waits_for_the_trainings_that_are_needed_before_the_next_one() -> None:
+    asked: list[float] = []
+
+    class Listening(Inline):
+        def submit(self, job: Job, needed: float) -> int:
+            asked.append(needed)
+            return super().submit(job, needed)
+
+    meter = Meter(Listening(timing_only), lambda line: None)
+    for now in (0.0, 10.0, 16.0):
+        meter.evaluate(Model(int(now), torch.zeros(1)), Counters(), now)
+    assert asked == [0.0, 20.0, 22.0]
