@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedasmu import Result
 from fedasmu.cli import app
 from fedasmu.errors import UserError
-from fedasmu.report.league import Run, Standing
+from fedasmu.report.standing import Run, Standing
 from fedasmu.study import sweep
 
 TINY = ["data.name=fashion-mnist-small", "fleet.devices=5", "stop.uploads=3", "evaluate.every=3", "local.epochs=1"]

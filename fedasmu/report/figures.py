@@ -17,8 +17,9 @@ from matplotlib.ticker import EngFormatter
 from fedasmu.algorithms import GROUPS
 from fedasmu.report.inside import draw_inside
 from fedasmu.report.labels import slug
-from fedasmu.report.league import Floats, League, Standing, target_of
+from fedasmu.report.league import League, target_of
 from fedasmu.report.palette import COLOURS, DASHES, order
+from fedasmu.report.standing import Floats, Standing
 
 SECONDS = EngFormatter(sep="")  # 20k
 MANY = 10  # with more methods than this, the curves leave out the variants of FedASMU: they have figures of their own

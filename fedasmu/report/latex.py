@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from fedasmu.algorithms import titled
-from fedasmu.report.league import League, Reach, Standing
+from fedasmu.report.league import League
 from fedasmu.report.lessons import best
+from fedasmu.report.standing import Reach, Standing
 from fedasmu.report.tables import settled
 
 ESCAPES = str.maketrans(

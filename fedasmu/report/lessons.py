@@ -6,7 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from fedasmu.report.league import League, Standing, target_of
+from fedasmu.report.league import League, target_of
+from fedasmu.report.standing import Standing
 
 FEW = 6  # methods that a picture can show without a tangle
 # Student's t that 95 % of the samples stay within, two-sided, for 1 to 10 degrees of freedom; beyond, nearly 2.

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from rich.markup import escape
 from rich.table import Table
 
-from fedasmu.report.league import League, Standing
+from fedasmu.report.league import League
+from fedasmu.report.standing import Standing
 
 
 @dataclass(frozen=True)

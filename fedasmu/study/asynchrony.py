@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedasmu.algorithms import named
-from fedasmu.report.league import League, Standing
+from fedasmu.report.league import League
+from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid
 from fedasmu.study.studies import FLIGHTS, SIGMAS, SKEWS, Part, place_of
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from fedasmu import data
 from fedasmu.errors import UserError
 from fedasmu.recipe import load
-from fedasmu.report.league import League, Run, Standing, find, leagues
+from fedasmu.report.league import League, find, leagues
 from fedasmu.report.lessons import t_95
+from fedasmu.report.standing import Run, Standing
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells

@@ -16,7 +16,8 @@ from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.imports import agree, named_code
 from fedasmu.recipe import override
-from fedasmu.report.league import Standing, find, leagues
+from fedasmu.report.league import find, leagues
+from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study.cells import Cell
 from fedasmu.study.variants import Variant

@@ -1,0 +1,127 @@
+"""One method on one task: its runs, and what is worked out over their seeds."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedasmu.errors import printable
+from fedasmu.result import Result, flat
+
+NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    result: Result
+    label: str
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        table = {printable(key): value for key, value in flat(self.result.config).items()}
+        return {key: printable(value) if isinstance(value, str) else value for key, value in table.items()}
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings["seed"])
+
+    @cached_property
+    def task(self) -> tuple[tuple[str, str], ...]:
+        """What was asked of it, on the data that were really there: a part of them, or a stand-in, is another task."""
+        there = self.result.summary.get("data", "none")  # none: nothing was trained
+        read = {} if there == "none" else {"data.name": printable(str(there))}
+        asked = {key: value for key, value in self.settings.items() if not NOT_THE_TASK.fullmatch(key)}
+        return tuple(sorted((key, str(value)) for key, value in {**asked, **read}.items()))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a method reached an accuracy: the median over its seeds, where one that never did counts as infinity."""
+
+    median: float
+    reached: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method on one task, over its seeds."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    def values(self, key: str) -> list[float]:
+        return [float(run.result.summary[key]) for run in self.runs]
+
+    def mean(self, key: str) -> float:
+        return statistics.fmean(self.values(key))
+
+    @cached_property
+    def accuracies(self) -> list[float]:
+        """From the curves, not the summaries: an older run counts by the same definition."""
+        return [run.result.accuracy for run in self.runs]
+
+    @property
+    def accuracy(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def last_accuracy(self) -> float:
+        return statistics.fmean(run.result.last_accuracy for run in self.runs)
+
+    def accuracy_at(self, time: float) -> float:
+        return statistics.fmean(run.result.accuracy_at(time) for run in self.runs)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the final accuracy over the seeds; NaN for a single one."""
+        return statistics.stdev(self.accuracies) if len(self.runs) > 1 else math.nan
+
+    @property
+    def discarded(self) -> float:
+        return self.mean("stale") + self.mean("refused")
+
+    @property
+    def megabytes(self) -> float:
+        return (self.mean("bytes_down") + self.mean("bytes_up")) / 1e6
+
+    @cached_property
+    def fresh_megabytes(self) -> float:
+        """What the fresh models that devices ask for in the middle of their training add to the downloads."""
+        return statistics.fmean(run.result.fresh_bytes for run in self.runs) / 1e6
+
+    def megabytes_to(self, target: float) -> float:
+        """Sent in both directions until the target was reached: the median over the seeds, infinity if never."""
+        sent = []
+        for run in self.runs:
+            curve = run.result.curve
+            reached = np.flatnonzero(curve["accuracy"] >= target)
+            sent.append(
+                float(curve["bytes_down"][reached[0]] + curve["bytes_up"][reached[0]]) / 1e6
+                if len(reached)
+                else math.inf
+            )
+        return statistics.median(sent)
+
+    def reach(self, target: float) -> Reach:
+        times = [run.result.time_to(target) for run in self.runs]
+        finite = [math.inf if time is None else time for time in times]
+        return Reach(statistics.median(finite), sum(map(math.isfinite, finite)), len(finite))
+
+    def curve(self, points: int = 400) -> tuple[Floats, Floats, Floats]:
+        """Virtual time, mean and standard deviation of the accuracy, as far as all seeds go."""
+        curves = [run.result.curve for run in self.runs]
+        times = np.linspace(0.0, min(curve["time"][-1] for curve in curves), points)
+        # Between two evaluations the last one stands: nothing better is known.
+        held = np.stack(
+            [curve["accuracy"][np.searchsorted(curve["time"], times, side="right") - 1] for curve in curves]
+        )
+        return times, held.mean(axis=0), held.std(axis=0, ddof=1 if len(curves) > 1 else 0)
