@@ -17,6 +17,7 @@ from fedasmu import __version__
 from fedasmu.commands import (
     AllowCode,
     WorkerCount,
+    checking,
     console,
     keys,
     loading,
@@ -159,6 +160,7 @@ for command, epilog in (
     (study.sweep, study.SWEEP_EXAMPLES),
     (reporting.report, reporting.REPORT_EXAMPLES),
     (paper.reproduce, paper.REPRODUCE_EXAMPLES),
+    (checking.check, checking.CHECK_EXAMPLES),
     (watching.watch, watching.WATCH_EXAMPLES),
     (network.serve, network.SERVE_EXAMPLES),
     (network.join, network.JOIN_EXAMPLES),

@@ -12,25 +12,12 @@ import torch
 from torch import nn
 
 from fedasmu import Experiment, FederatedData, Result
+from fedasmu.conformance import blobs, outputs, softmax
+
+__all__ = ["Run", "blobs", "outputs", "run", "settings", "softmax"]
 
 os.environ.setdefault("NO_COLOR", "1")  # plain text, whatever terminal the tests are started from
 torch.set_num_threads(1)
-
-
-def blobs(devices: int = 10, count: int = 400) -> FederatedData:
-    """Two Gaussian clouds, 20 dimensions, easy to tell apart."""
-    generator = torch.Generator().manual_seed(7)
-    targets = torch.arange(count) % 2
-    inputs = torch.randn(count, 20, generator=generator) + (2 * targets[:, None] - 1) * 0.7
-    cut = count * 3 // 4
-    order = torch.randperm(cut, generator=generator)
-    # Unequal shards with partial batches: device d holds every index that is d modulo the number of devices, cut short.
-    shards = [order[device::devices][: 20 + device] for device in range(devices)]
-    return FederatedData.of((inputs[:cut], targets[:cut]), (inputs[cut:], targets[cut:]), shards)
-
-
-def softmax() -> nn.Module:
-    return nn.Linear(20, 2)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -69,10 +56,3 @@ def run(tmp_path: Path) -> Run:
         return experiment.run(tmp_path / f"run-{count}", workers=workers)
 
     return start
-
-
-def outputs(result: Result) -> dict[str, bytes]:
-    """The files that must be the same bytes whenever the seed is the same."""
-    return {
-        name: (result.directory / name).read_bytes() for name in ("events.jsonl", "metrics.csv", "model.safetensors")
-    }

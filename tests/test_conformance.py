@@ -2,82 +2,68 @@
 
 from __future__ import annotations
 
-import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from conftest import Run, blobs, outputs, settings
-from torch import nn
+from typer.testing import CliRunner
 
-from fedasmu import Experiment, Result
-from fedasmu.algorithms import ALGORITHMS
-from fedasmu.desk import Desk
-from fedasmu.events import Event, Measured
+from fedasmu.algorithms import NAMES
+from fedasmu.cli import app
+from fedasmu.conformance import CHECKS, Trial
 
-NAMES = [name for method in ALGORITHMS for name in method.names()]
 # Sixty uploads are few for a server that steps by a thousandth.
 SETTINGS: dict[str, dict[str, Any]] = {"fadas": {"server_lr": 0.05}}
 
-pytestmark = pytest.mark.parametrize("name", NAMES)
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_every_method(name: str, check: Callable[[Trial], None], tmp_path: Path) -> None:
+    check(Trial({"name": name, **SETTINGS.get(name, {})}, tmp_path))
 
 
-def network() -> nn.Module:
-    """With hidden units to drop, features to contrast, and statistics that are no gradient's business."""
-    return nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+FORGETFUL = '''
+from fedasmu import Aggregate, Aggregator
+from fedasmu.algorithms import FedAsync
 
 
-def changes(name: str) -> dict[str, Any]:
-    # With 15, no device has a last batch of one example, which BatchNorm could not take.
-    return {"algorithm": {"name": name, **SETTINGS.get(name, {})}, "local": {"batch": 15}}
+class Counting(Aggregator):
+    """Its state changes what it does, and is in no checkpoint."""
+
+    def __init__(self):
+        self.seen = 0
+
+    def aggregate(self, current, uploads):
+        self.seen += 1
+        weight = 0.5 if self.seen % 2 else 0.4
+        return Aggregate(current.vector + weight * (uploads[0].report.vector - current.vector), [weight])
 
 
-def learned(result: Result) -> bool:
-    return bool(result.curve["accuracy"][-1] > 0.9) and math.isfinite(result.curve["loss"][-1])
+class Forgetful(FedAsync):
+    """A method with a mistake."""
+
+    name: str = "forgetful"
+
+    def aggregator(self, federation):
+        return Counting()
+'''
 
 
-def test_it_converges_on_a_convex_problem(name: str, run: Run) -> None:
-    """Softmax regression; the best possible classifier of these points has an accuracy of 0.999."""
-    assert learned(run(**changes(name)))
+def test_a_method_of_ones_own_is_checked_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    done = CliRunner().invoke(app, ["check", "forgetful:Forgetful"])
+    sys.modules.pop("forgetful", None)
+    assert done.exit_code == 1
+    assert "ok      It learns a convex problem." in done.output
+    assert "failed  Killed in the middle and resumed, it ends in the same bytes." in done.output
+    assert "do `state` and `restore` keep all that changes?" in done.output
+    assert "1 of 7 failed" in done.output
 
 
-def test_it_gives_the_same_bits_again_on_two_workers(name: str, run: Run) -> None:
-    once, again = (run(model=network, **changes(name), workers=workers) for workers in ("inline", 2))
-    assert outputs(once) == outputs(again)
-
-
-def test_it_survives_devices_that_die(name: str, run: Run) -> None:
-    result = run(model=network, **changes(name), fleet={"dropout": 0.3})
-    assert result.summary["lost"] > 0
-    assert learned(result)
-
-
-def test_it_refuses_bad_uploads_and_goes_on(name: str, run: Run) -> None:
-    data = blobs()
-    data.train.inputs[data.shards[3]] = torch.nan
-    result = run(**changes(name), data=data)
-    assert result.summary["refused"] > 0
-    assert learned(result)
-
-
-def test_it_runs_without_training_to_study_its_timing(name: str, run: Run) -> None:
-    assert run(model=network, **changes(name), timing_only=True).summary["uploads"] >= 60
-
-
-class Killed(BaseException):
-    pass
-
-
-def test_killed_and_resumed_it_ends_in_the_same_bytes(name: str, run: Run, tmp_path: Path) -> None:
-    def kill(desk: Desk, line: Event | Measured) -> None:
-        if desk.server.counters.received == 23:
-            raise Killed
-
-    table = changes(name) | {"fleet": {"dropout": 0.1}, "checkpoint_seconds": 0.01}
-    own: dict[str, Any] = {"model": network, "data": blobs()}
-    with pytest.raises(Killed):
-        Experiment(settings(**table), **own).run(tmp_path / "killed", observe=kill)
-    assert any((tmp_path / "killed" / "checkpoint").iterdir())
-    resumed = Experiment.of_run(tmp_path / "killed", **own).run(tmp_path / "killed", resume=True)
-    assert outputs(resumed) == outputs(run(model=network, **table))
+def test_settings_of_the_method_that_is_checked() -> None:
+    done = CliRunner().invoke(app, ["check", "fedasync", "--set", "alhpa=0.3"])
+    assert "did you mean algorithm.alpha?" in str(done.exception)

@@ -18,7 +18,7 @@ FLOORS = {
     "settings": "deployment fleets profiles config mistakes recipe extension",
     "run": "materials build failure conclusion drive progress",
     "drivers": "simulation network",
-    "looking": "trackers listing report experiment study watch",
+    "looking": "trackers listing report experiment conformance study watch",
     "keyboard": "commands cli",
 }
 UPWARD = {"result": {"report", "materials"}}  # conveniences that import what they need when they are called
