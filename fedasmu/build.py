@@ -136,7 +136,7 @@ def _trainer(
     settings = local.batch, config.device, config.instructions
     native, engine = native_network(config.engine, module, layout, data.shape, *settings)
     say(engine if augment == "none" else f"{engine}; fed with images altered by {augment}")
-    return Trainer(module, layout, data, local.batch, local.epochs, config.device, native, augment)
+    return Trainer(module, layout, data, local.batch, local.epochs, config.device, native, augment, local)
 
 
 def _check_overlap(config: Config, say: Callable[[str], None]) -> None:

@@ -14,6 +14,7 @@ from fedasmu.deployment import NetworkSettings
 from fedasmu.errors import UserError
 from fedasmu.fleets import FleetSettings
 from fedasmu.imports import named_code
+from fedasmu.optimiser import Optimiser
 from fedasmu.section import AbsolutePath, Section
 
 IN_PYTHON = "given-in-python"  # the name of a model or data that no recipe can name
@@ -98,7 +99,7 @@ class Pacing(Section):
         return Pace(self.count, min(devices, max(1, round(limit * devices) if isinstance(limit, float) else limit)))
 
 
-class Local(Section):
+class Local(Optimiser):
     epochs: int = Field(3, ge=1, le=100_000, description="over a device's examples, in each task")
     batch: int = Field(64, ge=1, description="examples in one step of SGD")
     lr: float = Field(0.005, gt=0, allow_inf_nan=False, description="the learning rate of the first upload")

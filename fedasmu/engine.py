@@ -11,6 +11,7 @@ from fedasmu.data.examples import Examples
 from fedasmu.errors import UserError
 from fedasmu.native import Network, Unsupported
 from fedasmu.protocol import Objective
+from fedasmu.rule import SGD, Rule
 from fedasmu.vector import Layout
 
 
@@ -31,8 +32,10 @@ class Engine(Protocol):
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
         objective: Objective | None = None,
+        rule: Rule = SGD,
     ) -> float:
-        """A step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)).
+        """A step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)), unless the
+        rule says otherwise.
 
         Returns the sum over the steps of the batch's mean loss before the step.
         """

@@ -79,7 +79,7 @@ class Train:
 
     A task's steps are numbered through all its epochs, and a step's batch depends on the task alone: a training cut in
     two gives the same bits as one in a piece, unless the network has dropout, which is seeded anew for each command.
-    Each step is w -= lr * mask * (gradient + pull * (w - anchor)).
+    Each step is w -= lr * mask * (gradient + pull * (w - anchor)), or what the run's optimiser makes of it.
     """
 
     vector: Tensor
@@ -90,12 +90,14 @@ class Train:
     mask: Tensor | None = None
     objective: Objective | None = None
     work: float = 1.0  # share of the whole network's work that a step takes: below 1 for a sub-network
+    state: Tensor | None = None  # of the optimiser, from the task's training before: who drives the session fills it in
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
     vector: Tensor
     loss: float  # mean over the steps
+    state: Tensor | None = None  # of the optimiser, None if it has none
 
 
 @dataclass(frozen=True, slots=True)

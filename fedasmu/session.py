@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from fedasmu.errors import DeviceError
 from fedasmu.protocol import Fetch, Model, Poll, Probe, Probed, Report, Session, Task, Train, Trained
@@ -25,6 +28,7 @@ class Work:
         self.replies = 0  # handed to the session so far, polls not counted
         self.fetches = 0  # requests for a fresh model so far
         self.polls: list[bool] = []  # the answers to its polls
+        self._state: Tensor | None = None  # of the optimiser, so far in this task
         self._session, self._wanted = session, wanted
 
     def begin(self) -> Step:
@@ -33,6 +37,8 @@ class Work:
     def reply(self, reply: Trained | Probed | Model | None) -> Step:
         """Hand the session what it asked for; what it wants next comes back."""
         self.replies += 1
+        if isinstance(reply, Trained):
+            self._state = reply.state
         return self._send(reply)
 
     def replay(self, replies: int, polls: Iterable[bool], fresh: Model | None, perform: Callable[[Any], Any]) -> Step:
@@ -65,6 +71,8 @@ class Work:
         except Exception as error:
             raise self._failure(traceback.format_exc().rstrip()) from error
         self.fetches += isinstance(command, Fetch)
+        if isinstance(command, Train) and self._state is not None:
+            command = replace(command, state=self._state)
         return self._expected(command, Train | Probe | Fetch, "yields Train, Probe, Fetch or Poll")
 
     def _expected(self, step: Any, kind: Any, rule: str) -> Step:

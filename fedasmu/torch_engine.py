@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedasmu.data.examples import Examples
 from fedasmu.memory import keep_freed_memory
 from fedasmu.protocol import Objective
+from fedasmu.rule import SGD, Rule
 from fedasmu.vector import Layout
 
 EVALUATION_BATCH = 500  # larger ones leave the cache, smaller ones pay more overhead
@@ -49,18 +50,23 @@ class TorchEngine:
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
         objective: Objective | None = None,
+        rule: Rule = SGD,
     ) -> float:
-        """SGD in place on `vector`, a step for each batch; the sum of the batches' mean losses."""
+        """A step for each batch, in place on `vector`; the sum of the batches' mean losses."""
         self._load(vector)
         anchors = None if anchor is None or not pull else self._parts(anchor)
         masks = None if mask is None else self._parts(mask)
+        kept = [memory.to(self.vector.device) for memory in rule.memories()]
+        memories = [self._parts(memory) for memory in kept]
         total = torch.zeros((), device=self.vector.device)
-        for indices in batches:
+        for number, indices in enumerate(batches, rule.done + 1):
             loss = self._backward(examples, indices, objective)
             with torch.no_grad():
                 total += loss
-                self._descend(lr, pull, anchors, masks)
+                self._descend(lr, pull, anchors, masks, rule, memories, number)
         vector.copy_(self.vector)
+        for place, memory in zip(rule.memories(), kept, strict=True):
+            place.copy_(memory)
         return float(total)
 
     def gradient(self, vector: Tensor, examples: Examples, indices: Tensor) -> tuple[float, Tensor]:
@@ -110,13 +116,24 @@ class TorchEngine:
     def _gradients(self) -> list[Tensor]:
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
 
-    def _descend(self, lr: float, pull: float, anchors: list[Tensor] | None, masks: list[Tensor] | None) -> None:
+    def _descend(
+        self,
+        lr: float,
+        pull: float,
+        anchors: list[Tensor] | None,
+        masks: list[Tensor] | None,
+        rule: Rule,
+        memories: list[list[Tensor]],
+        number: int,
+    ) -> None:
         for at, (parameter, gradient) in enumerate(zip(self._parameters, self._gradients(), strict=True)):
             if anchors is not None:
                 gradient.add_(parameter, alpha=pull).sub_(anchors[at], alpha=pull)
+            if rule.optimiser.weight_decay:
+                gradient.add_(parameter, alpha=rule.optimiser.weight_decay)
             if masks is not None:
                 gradient.mul_(masks[at])
-            parameter.sub_(gradient, alpha=lr)
+            rule.step(parameter, gradient, [memory[at] for memory in memories], lr, number)
 
 
 def _batch(examples: Examples, indices: Tensor | slice) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,9 @@ from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
 from fedasmu.engine import Engine
 from fedasmu.native import Network
+from fedasmu.optimiser import PLAIN, Optimiser
 from fedasmu.protocol import Computation, Evaluated, Probe, Probed, Train, Trained, Workload
+from fedasmu.rule import Rule
 from fedasmu.seeding import derive
 from fedasmu.torch_engine import TorchEngine
 from fedasmu.vector import Layout
@@ -48,9 +50,11 @@ class Trainer:
         device: str = "cpu",
         native: Network | None = None,
         augment: str = "none",
+        optimiser: Optimiser = PLAIN,
     ) -> None:
         self._module, self._layout, self._given, self._place = module, layout, data, torch.device(device)
         self.batch, self.epochs, self.augment, self.native = batch, epochs, augment, native
+        self.optimiser = optimiser
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the process that unpickles it makes for itself."""
@@ -88,8 +92,9 @@ class Trainer:
         anchor = command.vector if command.anchor is None else command.anchor
         terms: dict[str, Any] = {"pull": command.pull, "anchor": anchor, "mask": command.mask}
         engine = self.engine if self.engine.supports(command.objective) else self.torch
-        loss = engine.train(vector, examples, chosen, command.lr, **terms, objective=command.objective)
-        return Trained(vector, loss / max(len(chosen), 1))
+        rule = Rule.of(self.optimiser, self._layout.trainable, command.state, command.steps.start)
+        loss = engine.train(vector, examples, chosen, command.lr, **terms, objective=command.objective, rule=rule)
+        return Trained(vector, loss / max(len(chosen), 1), rule.state)
 
     def _probe(self, command: Probe, device: int, seed: int) -> Probed:
         examples, (indices,) = self._batches(device, seed, range(command.step, command.step + 1))

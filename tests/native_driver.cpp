@@ -71,7 +71,8 @@ void exercise(const Network& network, Index examples, Index sample, Index scales
   const Contrast contrast{near.data(), far.data(), 0.5, 0.5};
   const bool deep = network.layers.size() > 1;
   const Data data{inputs.data(), scale.data(), shift.data(), targets.data(), floats};
-  const Step step{0.01, 0.1, anchor.data(), mask.data()};
+  std::vector<float> state(2 * network.size);
+  Step step{0.01, 0.1, anchor.data(), mask.data(), state.data(), 0.01, 0.9, 0.9, 0.999, 1e-8, 0, 0};
   const std::vector<Index> sizes{1, examples - 1};
   void* engine = engine_new(network.layers.data(), static_cast<Index>(network.layers.size()), text, network.size);
   if (!engine || !engine_reserve(engine, examples)) return;
@@ -79,6 +80,10 @@ void exercise(const Network& network, Index examples, Index sample, Index scales
   Index correct = 0;
   double loss = engine_train(engine, vector.data(), network.size, &data, indices.data(), sizes.data(), 2, drop,
                              deep ? &contrast : nullptr, &step);
+  step.adam = 1, step.done = 2;
+  std::fill(state.begin(), state.end(), 0.0f);
+  loss += engine_train(engine, vector.data(), network.size, &data, indices.data(), sizes.data(), 2, drop, nullptr,
+                       &step);
   loss += engine_gradient(engine, vector.data(), network.size, &data, indices.data(), examples, drop, gradient.data());
   for (const Index training : {0, 1})
     loss += engine_evaluate(engine, vector.data(), &data, nullptr, examples, nullptr, training, &correct);

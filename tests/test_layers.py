@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "fedasmu"
 FLOORS = {
     "words": "errors seeding section protocol vector schedule roster events codec",
     "disk": "imports packaged disk lock checkpoint shelf record result",
-    "compute": "memory process data models torch_engine native engine algorithms training pools",
+    "compute": "memory process optimiser rule data models torch_engine native engine algorithms training pools",
     "server": "session server meter desk",
     "settings": "deployment fleets profiles config mistakes recipe extension",
     "run": "materials build failure conclusion drive progress",

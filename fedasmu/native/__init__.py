@@ -22,6 +22,7 @@ from fedasmu.native.graph import Kind, Unsupported
 from fedasmu.native.plan import Plan, plan
 from fedasmu.native.text import Text
 from fedasmu.protocol import Objective
+from fedasmu.rule import SGD, Rule
 from fedasmu.vector import Layout
 
 __all__ = ["Network", "Unsupported", "available"]
@@ -91,8 +92,9 @@ class Network:
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
         objective: Objective | None = None,
+        rule: Rule = SGD,
     ) -> float:
-        """One SGD step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)).
+        """One step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)), by SGD.
 
         The gradient is that of the cross-entropy, and of a `Contrast`'s term if that is the objective.
 
@@ -103,7 +105,7 @@ class Network:
         if pull and anchor is None:
             raise ValueError("a pull needs an anchor")
         where_to, kept = self._correction("anchor", anchor), self._correction("mask", mask)
-        step = library.Step(lr, pull, where_to if pull else None, kept)
+        step = self._step(lr, pull, where_to if pull else None, kept, rule)
         if not batches:
             return 0.0
         indices = checks.batches(batches, len(examples))
@@ -121,6 +123,16 @@ class Network:
         what = indices.data_ptr(), sizes.data_ptr(), len(sizes), _address(noise)
         terms = compared and ctypes.byref(compared), ctypes.byref(step)
         return float(self._library.engine_train(self._engine, *where, *what, *terms))
+
+    def _step(self, lr: float, pull: float, anchor: int | None, mask: int | None, rule: Rule) -> library.Step:
+        optimiser = rule.optimiser
+        if optimiser.memories:
+            size = optimiser.memories * self._layout.trainable
+            state = torch.empty(0) if rule.state is None else rule.state
+            checks.tensor("the optimiser's state", state, (torch.float32,), (size,))
+        numbers = optimiser.weight_decay, optimiser.momentum, *optimiser.betas, optimiser.eps
+        kind = optimiser.optimiser == "adam"
+        return library.Step(lr, pull, anchor, mask, _address(rule.state), *numbers, kind, rule.done)
 
     def _contrast(self, objective: Objective) -> Contrast:
         if not isinstance(objective, Contrast):

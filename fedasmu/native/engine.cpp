@@ -4,15 +4,9 @@
 #include <memory>
 
 #include "block.h"
+#include "step.h"
 
 namespace {
-
-// What one step of SGD subtracts: lr * mask * (gradient + pull * (w - anchor)).
-struct Step {
-  double lr, pull;
-  const float* anchor;
-  const float* mask;
-};
 
 enum class Mode { kEvaluate, kMeasure, kLearn };  // kMeasure: as in training, but without the way back
 
@@ -57,7 +51,8 @@ class Engine {
 
   double train(float* vector, Index trainable, const Data& data, const Batch& batch, const Step& step) {
     const Score score = measure(vector, vector, data, batch, Mode::kLearn);
-    descend(vector, trainable, step);
+    step.take(vector, gradient_.data(), trainable);
+    std::fill_n(gradient_.data(), size_, 0.0f);
     return score.loss / static_cast<double>(batch.size);
   }
 
@@ -143,18 +138,6 @@ class Engine {
     if (segment > 0) norms_[segment - 1].settle_back(gradient_.data());
   }
 
-  void descend(float* vector, Index trainable, const Step& step) {
-    const float lr = static_cast<float>(step.lr), pull = static_cast<float>(step.pull);
-    float* gradient = gradient_.data();
-    for (Index i = 0; i < trainable; ++i) {
-      float change = gradient[i];
-      if (step.anchor) change += pull * (vector[i] - step.anchor[i]);
-      if (step.mask) change *= step.mask[i];
-      vector[i] -= lr * change;
-    }
-    std::fill_n(gradient, size_, 0.0f);
-  }
-
   Graph graph_;
   std::vector<BatchNorm> norms_;
   std::unique_ptr<Text> text_;  // null: the data are images or numbers
@@ -171,7 +154,7 @@ class Engine {
 extern "C" {
 
 // Grows with every change of what crosses this boundary: fedasmu/native/library.py asks for it first.
-int engine_interface() { return 2; }
+int engine_interface() { return 3; }
 
 // The best instruction set of this processor: 0 none in particular, 1 AVX2, 2 AVX-512.
 int engine_level() {
@@ -210,10 +193,12 @@ double engine_train(void* engine, float* vector, Index trainable, const Data* da
                     const Index* sizes, Index batches, const float* noise, const Contrast* contrast, const Step* step) {
   Engine& e = *static_cast<Engine*>(engine);
   Contrast here = contrast ? *contrast : Contrast{};
+  Step next = *step;
   double loss = 0;
   for (Index b = 0; b < batches; ++b) {
     const Index size = sizes[b];
-    loss += e.train(vector, trainable, *data, {indices, size, noise, contrast ? &here : nullptr}, *step);
+    loss += e.train(vector, trainable, *data, {indices, size, noise, contrast ? &here : nullptr}, next);
+    ++next.done;
     indices += size;
     if (noise) noise += e.noise() * size;
     if (contrast) {

@@ -13,7 +13,7 @@ from fedasmu.errors import UserError
 
 FOLDER = Path(__file__).parent
 ENVIRONMENT = "FEDASMU_INSTRUCTIONS"  # names a variant for all runs whose recipe names none
-INTERFACE = 2  # the same number is in engine.cpp
+INTERFACE = 3  # the same number is in engine.cpp
 VARIANTS = ("base", "avx2", "avx512")  # the same source, compiled for other instruction sets: setup.py
 
 _number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -27,9 +27,14 @@ class Data(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    """What one step of SGD subtracts: lr * mask * (gradient + pull * (w - anchor))."""
+    """How a step follows from its gradient: step.h."""
 
-    _fields_ = [("lr", _real), ("pull", _real), ("anchor", _pointer), ("mask", _pointer)]
+    _fields_ = [
+        *((name, _real) for name in ("lr", "pull")),
+        *((name, _pointer) for name in ("anchor", "mask", "state")),
+        *((name, _real) for name in ("weight_decay", "momentum", "beta", "beta2", "eps")),
+        *((name, _number) for name in ("adam", "done")),
+    ]
 
 
 class Contrast(ctypes.Structure):

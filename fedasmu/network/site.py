@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedasmu.build import World
 from fedasmu.desk import Desk
 from fedasmu.network.terms import Terms, layout_digest, plain
+from fedasmu.optimiser import Optimiser
 from fedasmu.pools import Pool
 from fedasmu.record import Record
 from fedasmu.roster import Roster
@@ -26,6 +27,7 @@ def terms(world: World) -> Terms:
         algorithm=config.algorithm.model_dump(mode="json", exclude_none=True),
         batch=config.local.batch,
         epochs=config.local.epochs,
+        optimiser=Optimiser(**config.local.model_dump(include=set(Optimiser.model_fields))),
         augment=config.data.augment,
         shape=data.shape,
         classes=data.classes,

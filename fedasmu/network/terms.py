@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedasmu.algorithms import Algorithm, settings
 from fedasmu.errors import UserError
+from fedasmu.optimiser import Optimiser
 from fedasmu.vector import Layout
 
 
@@ -23,6 +24,7 @@ class Terms(BaseModel):
     algorithm: dict[str, Any]
     batch: int = Field(ge=1, le=1 << 20)
     epochs: int = Field(ge=1, le=1 << 16)
+    optimiser: Optimiser = Optimiser()
     augment: Literal["none", "crop", "crop+flip"] = "none"
     shape: tuple[int, ...] = Field(min_length=1, max_length=4)
     classes: int = Field(ge=2, le=1 << 20)
