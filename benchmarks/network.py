@@ -37,7 +37,8 @@ from fedasmu.network.folder import Folder
 from fedasmu.protocol import Report
 
 HOST = "127.0.0.1"
-SERVER_POINTS = [name for name in failpoint.NAMES if not name.startswith(("outbox", "memory"))]
+# Not those of devices, nor that of pruning: here every act is kept, so that all of them can be replayed.
+SERVER_POINTS = [name for name in failpoint.NAMES if not name.startswith(("outbox", "memory", "ledger.pruned"))]
 
 
 @contextlib.contextmanager
@@ -55,6 +56,13 @@ def load_of(server: ServerProcess, devices: int, **options: Any) -> Any:
     for thread in threads:
         if thread.trouble is not None:
             raise thread.trouble
+
+
+def wait_for(threads: list[SyntheticDevice], more: int) -> None:
+    """Until so many more uploads were acknowledged."""
+    goal, until = uploads_of(threads) + more, time.monotonic() + 120
+    while uploads_of(threads) < goal and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def uploads_of(threads: list[SyntheticDevice]) -> int:
@@ -111,10 +119,11 @@ def kill(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     recovered: list[float] = []
     with load_of(server, args.devices) as threads:
         for _ in range(args.times):
-            time.sleep(random.uniform(0.2, args.pause))
+            wait_for(threads, args.devices)
+            time.sleep(random.uniform(0.0, args.pause))
             server.kill()
             recovered.append(server.start())
-        time.sleep(1.0)
+        wait_for(threads, args.devices)
         code, seconds = server.stop()
     figures = {"kills": args.times, "recovered": len(recovered), "slowest_recovery": round(max(recovered), 2)}
     return figures | {"exit": code, "drain": round(seconds, 2)} | audit(server, threads)
@@ -126,8 +135,9 @@ def failpoints(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     died: dict[str, bool] = {}
     with load_of(server, args.devices) as threads:
         for name in SERVER_POINTS:
+            wait_for(threads, args.devices)
             server.stop()
-            hits = 1 if name in ("recover.applied", "ledger.pruned") else random.randint(1, 4)
+            hits = 1 if name == "recover.applied" else random.randint(1, 4)
             settings = {"FEDASMU_FAIL": f"{name}:{hits}"}
             with contextlib.suppress(RuntimeError):
                 server.start(**settings)
@@ -138,7 +148,7 @@ def failpoints(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
                 died[name] = False
                 server.kill()
             server.start()
-        time.sleep(1.0)
+        wait_for(threads, args.devices)
         server.stop()
     missed = [name for name, hit in died.items() if not hit]
     return {"failpoints": len(died), "died_there": sum(died.values()), "not_reached": missed} | audit(server, threads)
@@ -305,7 +315,7 @@ def disk(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     server.start()
     assert server.process is not None
     with load_of(server, args.devices) as threads:
-        time.sleep(2.0)
+        wait_for(threads, 2 * args.devices)
         largest = max(path.stat().st_size for path in (server.out / "ledger").iterdir())
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
         time.sleep(8.0)
@@ -323,7 +333,7 @@ def drain(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     server = ServerProcess(scratch / "run", args.devices)
     server.start()
     with load_of(server, args.devices) as threads:
-        time.sleep(3.0)
+        wait_for(threads, 2 * args.devices)
         code, seconds = server.stop()
     return {"exit": code, "seconds": round(seconds, 2)} | audit(server, threads)
 

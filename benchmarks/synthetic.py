@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from fedasmu.network import client as clients
 from fedasmu.network import wire
 from fedasmu.network.client import Client, Ended, Stopped
 from fedasmu.network.folder import Folder
@@ -21,6 +22,7 @@ from fedasmu.network.keys import Key
 from fedasmu.protocol import Report
 
 FOREVER = 10**9
+clients.LONGEST = 2.0  # seconds between two attempts: these devices are in a hurry
 QUIET = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 

@@ -21,6 +21,7 @@ from fedasmu.network.coordinator import Coordinator, Gone
 from fedasmu.network.door import Door, Problem, Signed, body, table
 from fedasmu.network.keys import encoded
 from fedasmu.network.ledger import DiskFull
+from fedasmu.network.replies import address_of, broken, full, gone, hung_up, refused, seconds_of, task_of
 from fedasmu.network.script import Script
 from fedasmu.network.terms import Terms
 
@@ -66,17 +67,17 @@ class Service:
             Route("/v1/tasks/{task:int}/result", self._guarded(Service.result), methods=["PUT"]),
             Route("/v1/tasks/{task:int}/fail", self._guarded(Service.fail), methods=["POST"]),
         ]
-        handlers: Any = {Problem: _problem, Gone: _gone, DiskFull: _full, Rebuild: self._rebuild, Exception: _broken}
+        handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, Rebuild: self._rebuild, Exception: broken}
         self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     async def healthz(self, request: Request) -> Response:
         return JSONResponse({"run": self.door.run, "over": self.over})
 
     async def greet(self, request: Request) -> Response:
-        return JSONResponse(self.door.greeting(_address(request)))
+        return JSONResponse(self.door.greeting(address_of(request)))
 
     async def enrol(self, request: Request) -> Response:
-        self.door.limit_enrolment(_address(request))
+        self.door.limit_enrolment(address_of(request))
         seat = self.door.enrol(await table(request))
         return JSONResponse({"device": seat.seat, "name": seat.name}, 201)
 
@@ -103,7 +104,7 @@ class Service:
         """A long poll: the device's task, as soon as there is one."""
         device, coordinator = signed.device, self.coordinator
         if coordinator.arrive(device, self.clock()) is None and len(self._polls) < POLLS:
-            await self._wait(request, device, _seconds(request, coordinator.plan.settings.poll))
+            await self._wait(request, device, seconds_of(request, coordinator.plan.settings.poll))
         coordinator.leave(device)
         self._check_over(device)
         number = coordinator.acts.tasks.get(device)
@@ -119,7 +120,7 @@ class Service:
         ask = request.query_params.get("ask", "0")
         if not ask.isdigit() or len(ask) > 9:
             raise Problem(400, "ask", "ask must be a number")
-        task = _task(request)
+        task = task_of(request)
         asks = self.coordinator.acts.asks
         turn = await self._turn("fetch", task, lambda: int(ask) < asks.get(task, 0))
         model = self.coordinator.fresh(signed.device, task, int(ask), self.clock())
@@ -129,13 +130,13 @@ class Service:
         return await self._told(Response(wire.model_frame(model), media_type=FRAME))
 
     async def beat(self, request: Request, signed: Signed) -> Response:
-        turn = "poll" in request.query_params and await self._turn("poll", _task(request), lambda: False)
-        wanted = self.coordinator.beat(signed.device, _task(request), self.clock())
+        turn = "poll" in request.query_params and await self._turn("poll", task_of(request), lambda: False)
+        wanted = self.coordinator.beat(signed.device, task_of(request), self.clock())
         self._done(turn)
         return await self._told(JSONResponse({"wanted": wanted}))
 
     async def result(self, request: Request, signed: Signed) -> Response:
-        device, task = signed.device, _task(request)
+        device, task = signed.device, task_of(request)
         outcome = self.coordinator.outcome(device, task)
         if outcome is None:
             self._check_over(device)
@@ -150,7 +151,7 @@ class Service:
     async def fail(self, request: Request, signed: Signed) -> Response:
         """The device could not do it. What it says of why is kept for the person who runs the server."""
         text = await body(request, range(TRACE + 1), signed.digest)
-        task = _task(request)
+        task = task_of(request)
         if self.coordinator.server.entry(task, signed.device) is None:
             raise Gone
         failures = self.folder / "failures"
@@ -218,7 +219,7 @@ class Service:
         self.answer(device)  # a second poll of the same device ends the first
         mine = self._polls[device] = asyncio.Event()
         self.woken.set()
-        gone = asyncio.ensure_future(_hung_up(request))
+        gone = asyncio.ensure_future(hung_up(request))
         answered = asyncio.ensure_future(mine.wait())
         try:
             await asyncio.wait({gone, answered}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -267,42 +268,4 @@ class Service:
         assert isinstance(error, Rebuild)
         self.failure = error
         self.woken.set()
-        return _problem(request, Problem(503, "restarting", "the server starts again; come back", pause=1))
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _seconds(request: Request, longest: float) -> float:
-    try:
-        return max(0.0, min(float(request.query_params.get("wait", longest)), longest))
-    except ValueError:
-        raise Problem(400, "wait", "wait must be a number of seconds") from None
-
-
-def _task(request: Request) -> int:
-    return int(request.path_params["task"])
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
-
-
-def _problem(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, Problem)
-    headers = {"Retry-After": str(problem.pause)} if problem.pause else {}
-    return JSONResponse({"error": problem.code, "say": str(problem)}, problem.status, headers)
-
-
-def _gone(request: Request, error: Exception) -> Response:
-    return _problem(request, Problem(410, "gone", "this task is not yours, or not any more"))
-
-
-def _full(request: Request, error: Exception) -> Response:
-    return _problem(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
-
-
-def _broken(request: Request, error: Exception) -> Response:
-    return _problem(request, Problem(500, "broken", "the server failed on this request"))
+        return refused(request, Problem(503, "restarting", "the server starts again; come back", pause=1))

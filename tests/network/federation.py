@@ -34,11 +34,11 @@ class Federation:
 
     lines: list[Line] | None = None
 
-    def __init__(self, folder: Path, data: FederatedData | None = None, **changes: Any) -> None:
+    def __init__(self, folder: Path, data: FederatedData | None = None, factory: Any = network, **changes: Any) -> None:
         self.data = blobs() if data is None else data
         table = settings(**{"pacing": {"period": 0.02, "max_in_flight": 4}, **changes})
         table["network"] = {**QUICK, **changes.get("network", {})}
-        self.world = build(parse(table), network, self.data)
+        self.world = build(parse(table), factory, self.data)
         self.path = folder / "run"
         self.states = folder / "devices"
         if not self.path.exists():

@@ -1,0 +1,46 @@
+"""Small things that the routes share: what a request says, and how a refusal is put."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from fedasmu.network.door import Problem
+
+
+async def hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def seconds_of(request: Request, longest: float) -> float:
+    try:
+        return max(0.0, min(float(request.query_params.get("wait", longest)), longest))
+    except ValueError:
+        raise Problem(400, "wait", "wait must be a number of seconds") from None
+
+
+def task_of(request: Request) -> int:
+    return int(request.path_params["task"])
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def refused(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    headers = {"Retry-After": str(problem.pause)} if problem.pause else {}
+    return JSONResponse({"error": problem.code, "say": str(problem)}, problem.status, headers)
+
+
+def gone(request: Request, error: Exception) -> Response:
+    return refused(request, Problem(410, "gone", "this task is not yours, or not any more"))
+
+
+def full(request: Request, error: Exception) -> Response:
+    return refused(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
+
+
+def broken(request: Request, error: Exception) -> Response:
+    return refused(request, Problem(500, "broken", "the server failed on this request"))
