@@ -1,0 +1,30 @@
+"""The driver of docs/explanation/driver.md is a whole one: it trains every kind of method."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import blobs, settings
+from test_conformance import changes, network
+
+from fedasmu import Result
+from fedasmu.build import build
+from fedasmu.recipe import parse
+
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "driver.md"
+
+
+@pytest.mark.parametrize("name", ["fedasmu", "fedavg", "fedbuff", "port", "moon", "asyncdrop"])
+def test_the_smallest_driver_runs_a_method(name: str, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    page: dict[str, Any] = {}
+    exec(code, page)
+    world = build(parse(settings(**changes(name))), network, blobs())
+    desk = page["one_by_one"](world, tmp_path)
+    assert desk.server.counters.received >= 60
+    result = Result(tmp_path)
+    assert result.curve["accuracy"][-1] > 0.9
+    assert len([event for event in result.events if event["event"] == "upload"]) == desk.server.counters.received
