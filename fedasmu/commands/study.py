@@ -10,7 +10,7 @@ import typer
 from fedasmu.commands import AllowCode, console, loading, say, show_grid, worker_count
 from fedasmu.commands.reporting import Reference
 from fedasmu.commands.watching import Watched, beside
-from fedasmu.errors import Interrupted, UserError, did_you_mean
+from fedasmu.errors import Interrupted, UserError
 from fedasmu.packaged import find
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def compare(
 ) -> None:
     """Run several methods on several seeds, and end in one table."""
     path, count = find(recipe), study_workers(workers)
+    from fedasmu.report.labels import check_reference, keep_order
     from fedasmu.study.cells import cells
     from fedasmu.study.sweep import read
 
@@ -88,8 +89,9 @@ def compare(
     for one in [one for one in chosen if tuned and not {one.label, one.base} & set(best)]:
         say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
-    _check_reference(reference, chosen)
-    write_order(out, chosen)
+    labels = [one.label for one in chosen]
+    check_reference(reference, labels)
+    keep_order(out, labels)
     with beside(out, watched):
         failed = run_grid(grid, count, overwrite)
     show(grid, reference)
@@ -194,24 +196,6 @@ def run_grid(grid: list[Cell], workers: int | str, overwrite: bool = False) -> F
     except Interrupted:
         say("stopped; everything so far is kept. The same command goes on from here.")
         raise typer.Exit(130) from None
-
-
-def _check_reference(reference: str, chosen: list[Variant]) -> None:
-    labels = [variant.label for variant in chosen]
-    if reference and reference not in labels:
-        raise UserError(f"--reference {reference}: not among the methods{did_you_mean(reference, labels)}")
-
-
-def write_order(out: Path, chosen: list[Variant]) -> None:
-    """For every table that is made from these runs: the methods as they were given, and those of earlier commands."""
-    from fedasmu.disk import write_whole
-    from fedasmu.report.labels import ORDER_FILE
-
-    earlier = (out / ORDER_FILE).read_text().splitlines() if (out / ORDER_FILE).is_file() else []
-    labels = dict.fromkeys([*(variant.label for variant in chosen), *earlier])
-    if list(labels) != earlier:
-        out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / ORDER_FILE, "".join(f"{label}\n" for label in labels))
 
 
 def show(grid: list[Cell], reference: str = "") -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedasmu.algorithms import ORDER
-from fedasmu.errors import UserError, did_you_mean, printable
-from fedasmu.report.labels import ORDER_FILE
+from fedasmu.errors import UserError, printable
+from fedasmu.report.labels import check_reference, kept_order
 from fedasmu.report.sound import sound
 from fedasmu.report.standing import Run, Standing
 from fedasmu.result import Result
@@ -96,8 +96,7 @@ def leagues(results: Sequence[Result], reference: str = "") -> list[League]:
     order = _given(results)
     settings, groups = [dict(task) for task in tasks], [_grouped(runs) for runs in tasks.values()]
     labels = {label: None for group in groups for label in group}
-    if reference and reference not in labels:
-        raise UserError(f"--reference {reference}: not among the methods{did_you_mean(reference, labels)}")
+    check_reference(reference, labels)
     ahead = [reference or ("" if order else "fedasmu"), *order]
     return [
         League(title, task, _standings(group, ahead))
@@ -112,9 +111,8 @@ def _labelled(result: Result) -> Run:
 
 def _given(results: Sequence[Result]) -> list[str]:
     """The labels as the comparisons that these runs belong to were given them."""
-    files = [result.directory.absolute().parent.parent / ORDER_FILE for result in results]
-    texts = [file.read_text(errors="replace") for file in dict.fromkeys(files) if file.is_file()]
-    return list(dict.fromkeys(label for text in texts for label in text.splitlines()))
+    folders = dict.fromkeys(result.directory.absolute().parent.parent for result in results)
+    return list(dict.fromkeys(label for folder in folders for label in kept_order(folder)))
 
 
 def _grouped(runs: list[Run]) -> dict[str, list[Run]]:

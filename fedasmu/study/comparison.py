@@ -12,6 +12,7 @@ from rich.console import Console
 from fedasmu.errors import UserError
 from fedasmu.packaged import find
 from fedasmu.recipe import Changes, texts
+from fedasmu.report.labels import keep_order
 from fedasmu.report.league import League, leagues
 from fedasmu.report.league import find as find_runs
 from fedasmu.report.tables import Grid, main_table
@@ -83,6 +84,7 @@ def compare(
     chosen = variants.read(listed or own_method(path, False))
     directory = Path("runs") / f"compare-{path.stem}" if out is None else Path(out)
     runs = cells(path, chosen, range(first_seed, first_seed + seeds), directory, texts(changes), budget)
+    keep_order(directory, [one.label for one in chosen])
     failed = grid.run(runs, workers, Board(Console(quiet=not progress)), overwrite)
     return Comparison(directory, _results(runs), {str(cell): reason for cell, reason in failed})
 
