@@ -115,5 +115,5 @@ def test_what_costs_less_than_handing_it_over_is_done_here() -> None:
     assert not any(costs.cheaper_here(Evaluate(VECTOR)) for _ in range(200))
     assert not all(costs.cheaper_here(train) for _ in range(200))  # some go to a worker still, to see whether it holds
     for _ in range(100):
-        costs.computed(Train, 0.01)
+        costs.computed(Train, 0.02)
     assert not any(costs.cheaper_here(train) for _ in range(200))

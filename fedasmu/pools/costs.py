@@ -8,6 +8,7 @@ from fedasmu.protocol import Computation
 
 FIRST_LOOK = 16  # computations of a kind that go to a worker before their cost is believed
 LOOK_AGAIN = 100  # and from then on each of this number, so that a change is noticed
+WORTH = 3.0  # times what both halves of handing over take: waking each other costs as much again, on both sides
 WEIGHT = 0.1  # of the newest observation in a mean
 
 
@@ -28,8 +29,8 @@ class Costs:
         self.computing[kind] += WEIGHT * (seconds - self.computing[kind]) if self.computing[kind] else seconds
 
     def cheaper_here(self, command: Computation) -> bool:
-        """Handing it over would take this process longer than doing it."""
+        """A worker would save too little, or nothing."""
         kind = type(command)
         self._seen[kind] += 1
         known = self._seen[kind] > FIRST_LOOK and self._seen[kind] % LOOK_AGAIN
-        return bool(known) and 0.0 < self.computing[kind] < 2 * self.handing
+        return bool(known) and 0.0 < self.computing[kind] < WORTH * 2 * self.handing
