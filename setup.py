@@ -5,17 +5,14 @@ The engine is called by ctypes and knows nothing of Python, so neither its file 
 
 import glob
 import os
-import platform
+import runpy
+from operator import itemgetter
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FLAGS = ["-std=c++20", "-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-VARIANTS: dict[str, list[str]] = {"base": []}
-if platform.machine() in ("x86_64", "AMD64"):
-    VARIANTS["avx2"] = ["-mavx2", "-mfma"]
-    VARIANTS["avx512"] = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]
+FLAGS, VARIANTS = itemgetter("FLAGS", "VARIANTS")(runpy.run_path("fedasmu/native/flags.py"))
 
 
 class BuildVariants(build_ext):

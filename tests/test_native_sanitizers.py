@@ -10,13 +10,9 @@ import pytest
 
 from fedasmu import native
 from fedasmu.native import library
+from fedasmu.native.flags import VARIANTS
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-FLAGS = {
-    "base": [],
-    "avx2": ["-mavx2", "-mfma"],
-    "avx512": ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"],
-}
 
 
 def usable() -> list[str]:
@@ -32,7 +28,7 @@ def test_no_memory_error_and_no_undefined_behaviour(variant: str, tmp_path: Path
     program = tmp_path / "driver"
     sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
     source = str(Path(__file__).with_name("native_driver.cpp"))
-    command = [str(COMPILER), "-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", *sanitize, *FLAGS[variant], source]
+    command = [str(COMPILER), "-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", *sanitize, *VARIANTS[variant], source]
     built = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     ran = subprocess.run([str(program)], capture_output=True, text=True)

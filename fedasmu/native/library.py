@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedasmu.errors import UserError
+from fedasmu.native import flags
 
 FOLDER = Path(__file__).parent
 ENVIRONMENT = "FEDASMU_INSTRUCTIONS"  # names a variant for all runs whose recipe names none
 INTERFACE = 3  # the same number is in engine.cpp
-VARIANTS = ("base", "avx2", "avx512")  # the same source, compiled for other instruction sets: setup.py
+VARIANTS = tuple(flags.VARIANTS)  # the same source, compiled for other instruction sets
 
 _number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 _Structure = TypeVar("_Structure", bound=ctypes.Structure)
