@@ -43,6 +43,10 @@ bench: install  ## measure the simulator and the native engine against the bare 
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/engine.py
 
+attacks: install  ## kills, flipped bits, hostile inputs, limits, two at once: a line a case, some 20 minutes
+	for attack in kill bits inputs system together; do $(BIN)/python attacks/$$attack.py || exit 1; done
+	$(BIN)/python -m pytest tests/test_algorithms_hostile.py
+
 api: install  ## write docs/reference/api.md from the code
 	$(BIN)/python docs/make_api.py
 
@@ -60,4 +64,4 @@ coverage: install  ## run the tests and say which share of the lines they reach
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-.PHONY: help install run rehearse test check format format-check lint types bench api docs tables coverage clean
+.PHONY: help install run rehearse test check format format-check lint types bench attacks api docs tables coverage clean

@@ -63,6 +63,13 @@ def test_a_full_standard_output(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
 
 
+def test_too_few_descriptors(place: Path) -> None:
+    done = fedasmu(place, "run", "r.toml", "--workers", "4", "--out", "run", before="ulimit -n 12;")
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert "error:" in done.stderr
+
+
 def test_the_words_for_a_refusal() -> None:
     assert refusal(OSError(28, "No space left on device"), "runs/x") == "runs/x: No space left on device"
     assert refusal(OSError(28, "No space left on device", "a/file"), "runs/x") == "a/file: No space left on device"

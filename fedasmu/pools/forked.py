@@ -29,8 +29,12 @@ class Forked:
         self._perform = site.perform
         self._selector = DefaultSelector()
         self._lost: list[Lost] = []
-        for _ in range(count):
-            self._hire()
+        try:
+            for _ in range(count):
+                self._hire()
+        except OSError:  # too few descriptors, no more processes: those that there are must not be waited for at exit
+            self.close()
+            raise
 
     def vacant(self, waiting: int) -> bool:
         """Somebody has nothing to do; or will have nothing next, while there is enough for everybody."""
