@@ -20,6 +20,16 @@ os.environ.setdefault("NO_COLOR", "1")  # plain text, whatever terminal the test
 torch.set_num_threads(1)
 
 
+def network() -> nn.Module:
+    """With hidden units to drop, features to contrast, and statistics that are no gradient's business."""
+    return nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def of_method(name: str) -> dict[str, Any]:
+    """For `settings`, with `network`: no device has a last batch of one example, which BatchNorm cannot take."""
+    return {"algorithm": {"name": name}, "local": {"batch": 15}}
+
+
 def settings(**changes: Any) -> dict[str, Any]:
     """Sixty uploads from ten devices; sections given here are merged into the defaults."""
     table: dict[str, Any] = {

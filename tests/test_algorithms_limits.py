@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, blobs, outputs, settings, softmax
-from test_conformance import network
+from conftest import Run, blobs, network, outputs, settings, softmax
 from uploads import aggregated, federation, model, upload
 
 from fedasmu import Experiment, Result

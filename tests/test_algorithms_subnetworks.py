@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, blobs, settings
-from test_conformance import network
+from conftest import Run, blobs, network, settings
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import blobs, settings
-from test_conformance import changes, network
+from conftest import blobs, network, of_method, settings
 
 from fedasmu import Result
 from fedasmu.build import build
@@ -22,7 +21,7 @@ def test_the_smallest_driver_runs_a_method(name: str, tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     page: dict[str, Any] = {}
     exec(code, page)
-    world = build(parse(settings(**changes(name))), network, blobs())
+    world = build(parse(settings(**of_method(name))), network, blobs())
     desk = page["one_by_one"](world, tmp_path)
     assert desk.server.counters.received >= 60
     result = Result(tmp_path)

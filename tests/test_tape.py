@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import blobs, settings
-from test_conformance import NAMES, changes, network
+from conftest import blobs, network, of_method, settings
 
+from fedasmu.algorithms import NAMES
 from fedasmu.build import World, build
 from fedasmu.desk import Desk
 from fedasmu.pools import Inline
@@ -50,7 +50,7 @@ def written(directory: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tape_of_the_calls_gives_the_same_run(name: str, tmp_path: Path) -> None:
-    world = build(parse(settings(**changes(name), fleet=RESTLESS, stop={"uploads": 40})), network, blobs())
+    world = build(parse(settings(**of_method(name), fleet=RESTLESS, stop={"uploads": 40})), network, blobs())
     for directory in ("simulated", "played"):
         (tmp_path / directory).mkdir()
     record, again = Record(tmp_path / "simulated"), Record(tmp_path / "played")
