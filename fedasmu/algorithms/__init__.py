@@ -68,7 +68,10 @@ def settings(table: Mapping[str, Any]) -> Algorithm:
     """A method from its table in a recipe: its name, and whatever differs from its defaults."""
     name = str(table["name"])
     method = named(name)
-    return method.model_validate({**method.presets.get(name, {}), **table})
+    own = method.names()[0] if ":" in name else name  # a user's class may allow its own name alone
+    return method.model_validate({**method.presets.get(name, {}), **table, "name": own}).model_copy(
+        update={"name": name}
+    )
 
 
 def titled(label: str) -> str:
