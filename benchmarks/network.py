@@ -316,8 +316,7 @@ def disk(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     assert server.process is not None
     with load_of(server, args.devices) as threads:
         wait_for(threads, 2 * args.devices)
-        largest = max(path.stat().st_size for path in (server.out / "ledger").iterdir())
-        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
         time.sleep(8.0)
         before = uploads_of(threads)
         time.sleep(3.0)

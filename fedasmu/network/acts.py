@@ -12,7 +12,7 @@ from typing import Any
 
 from fedasmu.desk import Desk
 from fedasmu.network import wire
-from fedasmu.network.ledger import Ledger
+from fedasmu.network.ledger import Ledger, is_full
 from fedasmu.network.segment import Act
 from fedasmu.protocol import Report, Task
 from fedasmu.roster import Member, Roster, Seconds
@@ -66,6 +66,8 @@ class Acts:
             getattr(self, f"_{act.kind}")(act.head, act.body)
         except Exception as error:
             trace = traceback.format_exc()
+            if is_full(error):  # not the method's fault: the act is good, and is applied again when there is room
+                raise Rebuild(trace) from error
             self.ledger.append(Act("skip", {"time": self.now, "act": number, "task": act.head.get("task")}))
             self.ledger.sync()
             raise Rebuild(trace) from error

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedasmu.errors import DeviceError, UserError
@@ -23,6 +22,7 @@ from fedasmu.network.drawer import Drawer, Parcel
 from fedasmu.network.equipment import Equipment, Source, examples, source
 from fedasmu.network.keys import Invite
 from fedasmu.network.terms import Terms
+from fedasmu.process import one_thread
 from fedasmu.protocol import Fetch, Model, Report, Task
 from fedasmu.session import Work
 
@@ -238,14 +238,3 @@ class Device:
 def _bounded(value: Any, default: float) -> float:
     """A number of seconds that a server may ask for."""
     return min(max(float(value), 0.01), 60.0) if isinstance(value, int | float) else default
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread, so that the bits do not depend on where a computation runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

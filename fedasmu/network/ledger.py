@@ -30,6 +30,11 @@ class DiskFull(Exception):
     """There is no room for this act. Nothing was written."""
 
 
+def is_full(error: BaseException | None) -> bool:
+    """Whether it is the disk that has no room, and nothing worse."""
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in FULL)
+
+
 def die(error: OSError) -> None:
     """After a failed fsync nobody knows what is on the disk: only a restart, which reads it, can tell."""
     print(f"error: the disk failed ({error.strerror}); start again with --resume", file=sys.stderr, flush=True)

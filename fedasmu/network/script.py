@@ -57,6 +57,19 @@ class Tape:
             self.lines.append(Line(kind, time, task, devices, digest))
 
 
+class Free:
+    """No script: every request acts when it comes."""
+
+    async def turn(self, kind: str, task: int, settled: Callable[[], bool]) -> bool:
+        return False
+
+    def done(self, turn: bool, digest: str = "") -> None:
+        pass
+
+    async def sent(self, task: int, data: bytes) -> None:
+        pass
+
+
 class Script:
     """Whose turn it is."""
 
@@ -64,6 +77,7 @@ class Script:
         self._lines, self._coordinator, self._answer = lines, coordinator, answer
         self._place = 0
         self._changed = asyncio.Event()
+        self._sending: set[int] = set()  # tasks whose upload is under way
         self.time = 0.0
         self.differing: list[int] = []  # tasks whose model was another than in the simulation
 
@@ -86,8 +100,17 @@ class Script:
             await self._changed.wait()
         return False
 
-    def done(self, digest: str = "") -> None:
-        """The call was made: on to the next line."""
+    async def sent(self, task: int, data: bytes) -> None:
+        """A simulation counts the bytes of an upload when it begins."""
+        if await self.turn("sending", task, lambda: task in self._sending):
+            self._sending.add(task)
+            self._coordinator.acts.do("sending", self.time, data, task=task)
+            self.done(True)
+
+    def done(self, turn: bool, digest: str = "") -> None:
+        """If it was this call's turn, it was made: on to the next line."""
+        if not turn:
+            return
         line = self._lines[self._place]
         if line.digest != digest:
             self.differing.append(line.task)

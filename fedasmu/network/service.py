@@ -22,7 +22,7 @@ from fedasmu.network.door import Door, Problem, Signed, body, table
 from fedasmu.network.keys import encoded
 from fedasmu.network.ledger import DiskFull
 from fedasmu.network.replies import address_of, broken, full, gone, hung_up, refused, seconds_of, task_of
-from fedasmu.network.script import Script
+from fedasmu.network.script import Free, Script
 from fedasmu.network.terms import Terms
 
 FRAME = "application/x-fedasmu"
@@ -51,8 +51,7 @@ class Service:
         self.over = False
         self.told_over: set[int] = set()  # devices that know it
         self.woken = asyncio.Event()
-        self.script: Script | None = None
-        self._sending: set[int] = set()  # tasks whose upload is under way, in a script
+        self.order: Free | Script = Free()
         self._polls: dict[int, asyncio.Event] = {}
         self._transfers = 0
         self.lengths = wire.report_lengths(len(coordinator.server.model.vector), coordinator.acts.attachments)
@@ -122,17 +121,17 @@ class Service:
             raise Problem(400, "ask", "ask must be a number")
         task = task_of(request)
         asks = self.coordinator.acts.asks
-        turn = await self._turn("fetch", task, lambda: int(ask) < asks.get(task, 0))
+        turn = await self.order.turn("fetch", task, lambda: int(ask) < asks.get(task, 0))
         model = self.coordinator.fresh(signed.device, task, int(ask), self.clock())
-        self._done(turn)
+        self.order.done(turn)
         if model is None:
             return await self._told(Response(status_code=204))
         return await self._told(Response(wire.model_frame(model), media_type=FRAME))
 
     async def beat(self, request: Request, signed: Signed) -> Response:
-        turn = "poll" in request.query_params and await self._turn("poll", task_of(request), lambda: False)
+        turn = "poll" in request.query_params and await self.order.turn("poll", task_of(request), lambda: False)
         wanted = self.coordinator.beat(signed.device, task_of(request), self.clock())
-        self._done(turn)
+        self.order.done(turn)
         return await self._told(JSONResponse({"wanted": wanted}))
 
     async def result(self, request: Request, signed: Signed) -> Response:
@@ -167,29 +166,13 @@ class Service:
         device, coordinator = signed.device, self.coordinator
         if coordinator.outcome(device, task) is None:
             report = coordinator.acts.report(task, data)
-            if self.script is not None:
-                await self._sent(task, data)
+            await self.order.sent(task, data)
             settled = lambda: coordinator.acts.tasks.get(device) != task  # noqa: E731
-            turn = await self._turn("upload", task, settled)
+            turn = await self.order.turn("upload", task, settled)
             outcome = coordinator.deliver(device, task, data, signed.proof, self.clock())
-            self._done(turn, wire.digest(report.vector))
+            self.order.done(turn, wire.digest(report.vector))
             return outcome
         return coordinator.deliver(device, task, data, signed.proof, self.clock())
-
-    async def _sent(self, task: int, data: bytes) -> None:
-        """A simulation counts the bytes of an upload when it begins."""
-        if await self._turn("sending", task, lambda: task in self._sending):
-            self._sending.add(task)
-            self.coordinator.acts.do("sending", self.clock(), data, task=task)
-            self._done(True)
-
-    async def _turn(self, kind: str, task: int, settled: Callable[[], bool]) -> bool:
-        """Where a script is played, each request waits until its turn has come."""
-        return self.script is not None and await self.script.turn(kind, task, settled)
-
-    def _done(self, turn: bool, digest: str = "") -> None:
-        if turn and self.script is not None:
-            self.script.done(digest)
 
     def advance(self) -> None:
         """What the time brings: overdue tasks are lost, devices are started, and their polls answered."""

@@ -28,7 +28,7 @@ from fedasmu.network.deadline import Patience
 from fedasmu.network.door import Door
 from fedasmu.network.evaluator import Evaluator
 from fedasmu.network.folder import Folder
-from fedasmu.network.ledger import DiskFull, Ledger
+from fedasmu.network.ledger import DiskFull, Ledger, is_full
 from fedasmu.network.listener import Listener
 from fedasmu.network.script import Line, Script
 from fedasmu.network.service import Service
@@ -38,6 +38,7 @@ from fedasmu.record import SHELVES, Record
 SEGMENT = 256 << 20  # bytes of ledger after which a checkpoint is due
 DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
 TICK = 0.25  # seconds, at most, between two looks at the time
+ROOM = 2.0  # seconds between two looks whether a full disk has room again
 BODY = 1 << 14  # bytes of a request besides a model
 
 
@@ -61,8 +62,15 @@ class Serving:
                 self._open()
                 asyncio.run(self._main(listening))
                 return
-            except Rebuild as rebuild:
-                self.folder.keep_failure(str(rebuild))
+            except (Rebuild, OSError, DiskFull) as error:
+                if is_full(error) or is_full(error.__cause__):
+                    self.say("the disk is full: waiting for room")
+                    if self.stopping.wait(ROOM):
+                        raise Interrupted(self.folder.path) from None  # the ledger has it all
+                    continue
+                if not isinstance(error, Rebuild):
+                    raise
+                self.folder.keep_failure(str(error))
                 self.say(f"the method failed on an upload, which is left out; see {self.folder.failures}")
             finally:
                 self._close()
@@ -114,14 +122,14 @@ class Serving:
     async def _main(self, listening: Any) -> None:
         service = self.running = self.service()
         if self.lines is not None:
-            service.script = self.script = Script(self.lines, self.coordinator, service.answer)
+            service.order = self.script = Script(self.lines, self.coordinator, service.answer)
             service.clock = self.clock = lambda: self.script.time  # type: ignore[method-assign]
         patience = Patience(body=service.lengths.stop + BODY)
         per_address = self.world.config.network.per_address
         listener = Listener(service.app, listening.dup(), self.context, patience, per_address)
         if not self.coordinator.acts.flushed:
             listener.start()
-            await (self._drive(service) if service.script is None else self._play(service, service.script))
+            await (self._drive(service) if self.lines is None else self._play(service, self.script))
         if service.failure is not None:
             await listener.stop(0.5)
             raise service.failure
@@ -171,7 +179,12 @@ class Serving:
         if waited < pause and self.ledger.size < SEGMENT:
             return
         if not self.coordinator.desk.meter.pending or waited > 2 * pause:
-            self._save()
+            try:
+                self._save()
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._saved = time.monotonic()  # the ledger has it all: try again later
 
     def _save(self) -> None:
         """A checkpoint, and a new segment of the ledger for what follows it."""
