@@ -6,7 +6,7 @@ With g = mask * (gradient + pull * (w - anchor) + weight_decay * w), as PyTorch'
     adam:  w -= lr * m' / (sqrt(v') + eps),   m = b1 * m + (1 - b1) * g,   v = b2 * v + (1 - b2) * g^2,
            m' = m / (1 - b1^t),   v' = v / (1 - b2^t),   t the number of the task's step, from 1
 
-What is remembered (v, or m and v) begins with zeros in every task: docs/decisions/0050. The native engine has the same
+What is remembered (v, or m and v) begins with zeros in every task: docs/decisions/0051. The native engine has the same
 formulas in step.h.
 """
 

@@ -84,7 +84,8 @@ def test_links_within_the_docs_lead_somewhere() -> None:
 def test_every_decision_is_in_the_index_under_its_own_title() -> None:
     folder = ROOT / "docs" / "decisions"
     titles = {path.name: path.read_text().partition("\n")[0] for path in sorted(folder.glob("0*.md"))}
-    lines = [f"- [{title[2:6]}]({name}) {title[8:]}" for name, title in titles.items()]
+    lines = [f"- [{name[:4]}]({name}) {title.removeprefix(f'# {name[:4]}. ')}" for name, title in titles.items()]
+    assert len({name[:4] for name in titles}) == len(titles), "a number is given once"
     listed = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("- ")]
     assert listed == lines
 
