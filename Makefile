@@ -23,7 +23,7 @@ rehearse: install  ## server and five device processes on this machine, over TLS
 	$(BIN)/fedasmu rehearse recipes/quickstart.toml --devices 5 --uploads 20 --overwrite
 
 test: install  ## run the tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 check: install format-check lint types test  ## the gate: format, lint, strict types, tests
 
@@ -59,7 +59,7 @@ tables: install  ## write the tables of settings on the methods' pages anew
 
 coverage: install  ## run the tests and say which share of the lines they reach
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest-cov
-	$(BIN)/python -m pytest -n 2 --cov=fedasmu --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov=fedasmu --cov-report=term:skip-covered $(ARGS)
 
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -19,11 +19,15 @@ from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Delivered
 from fedasmu.pools import connection
+from fedasmu.pools.cluster import Actors
+from fedasmu.pools.crew import Crew
 from fedasmu.study import remote as remote_runs
 from fedasmu.study import variants
 from fedasmu.study.board import Board
 from fedasmu.study.cells import cells
 from fedasmu.study.grid import run as run_grid
+
+pytestmark = pytest.mark.xdist_group("cluster")  # one cluster is enough for two cores
 
 
 class Own(nn.Module):
@@ -52,29 +56,21 @@ def nodes() -> Iterator[Any]:
 
 @pytest.fixture
 def remote(nodes: Any) -> pools.Factory:
-    """A pool on the cluster that computes nothing in this process, however small it is."""
-    return lambda site: pools.cluster(replace(site, computes_here=False), nodes.address)
+    """A pool on the cluster that computes nothing in this process, however small it is; both nodes are there."""
+
+    def complete(site: pools.Site) -> Crew:
+        pool = pools.cluster(replace(site, computes_here=False), nodes.address)
+        assert isinstance(pool.workers, Actors)
+        while pool.workers.joined < 2:
+            pool.workers.heard(0.1)
+        return pool
+
+    return complete
 
 
 def experiment(data: Any = None, uploads: int = 25) -> Experiment:
     table = settings(engine="torch", algorithm={"name": "fedasmu"}, stop={"uploads": uploads}, checkpoint_seconds=1e9)
     return Experiment(table, model=Own, data=data or blobs())
-
-
-def test_a_stopped_run_goes_on_and_a_node_may_die(nodes: Any, remote: pools.Factory, tmp_path: Path) -> None:
-    expected, said = outputs(experiment().run(tmp_path / "inline")), []
-
-    def disturb(desk: Desk, line: Any) -> None:
-        if isinstance(line, Delivered) and desk.server.counters.received == 5:
-            signal.raise_signal(signal.SIGINT)
-        if isinstance(line, Delivered) and desk.server.counters.received == 12:
-            nodes.remove_node(nodes.list_all_nodes()[-1], allow_graceful=False)
-
-    with pytest.raises(Interrupted):
-        experiment().run(tmp_path / "run", workers=remote, observe=disturb)
-    result = experiment().run(tmp_path / "run", workers=remote, resume=True, observe=disturb, say=said.append)
-    assert outputs(result) == expected
-    assert any("a worker on the cluster died, or its node did" in line for line in said)
 
 
 def test_a_failure_on_a_node_shows_the_device(remote: pools.Factory, tmp_path: Path) -> None:
@@ -107,6 +103,23 @@ def test_whole_runs_on_the_nodes_leave_the_same_directories(nodes: Any, tmp_path
         results.append([outputs(Result(cell.directory)) for cell in grid])
         assert [cell.standing() for cell in grid] == ["finished"] * 2
     assert results[0] == results[1]
+
+
+def test_a_stopped_run_goes_on_and_a_node_may_die(nodes: Any, remote: pools.Factory, tmp_path: Path) -> None:
+    """The last one on this cluster, which has a single node from then on."""
+    expected, said = outputs(experiment().run(tmp_path / "inline")), []
+
+    def disturb(desk: Desk, line: Any) -> None:
+        if isinstance(line, Delivered) and desk.server.counters.received == 5:
+            signal.raise_signal(signal.SIGINT)
+        if isinstance(line, Delivered) and desk.server.counters.received == 12:
+            nodes.remove_node(nodes.list_all_nodes()[-1], allow_graceful=False)
+
+    with pytest.raises(Interrupted):
+        experiment().run(tmp_path / "run", workers=remote, observe=disturb)
+    result = experiment().run(tmp_path / "run", workers=remote, resume=True, observe=disturb, say=said.append)
+    assert outputs(result) == expected
+    assert any("a worker on the cluster died, or its node did" in line for line in said)
 
 
 def test_a_directory_that_travels_arrives_whole(tmp_path: Path) -> None:

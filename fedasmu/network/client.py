@@ -79,34 +79,25 @@ class Client:
 
     def enrol(self, invite: Invite, name: str, examples: int) -> dict[str, Any]:
         """Take a seat. The same key gets the same seat again."""
-        greeting = self._greeting()
-        text = enrol_text(greeting["run"], greeting["challenge"], self.key.public, name, examples)
-        request = {
-            "invite": invite.id,
-            "key": encoded(self.key.public),
-            "name": name,
-            "examples": examples,
-            "challenge": greeting["challenge"],
-            "signature": encoded(invite.key.sign(text)),
-            "proof": encoded(self.key.sign(text)),
-        }
-        return self._settled("POST", "/v1/enrol", json.dumps(request).encode()).table
+
+        def request(run: str, challenge: str) -> dict[str, Any]:
+            text = enrol_text(run, challenge, self.key.public, name, examples)
+            signed = {"signature": encoded(invite.key.sign(text)), "proof": encoded(self.key.sign(text))}
+            return {"invite": invite.id, "name": name, "examples": examples, **signed}
+
+        return self._challenged("/v1/enrol", request)[1]
 
     def hello(self, examples: int) -> dict[str, Any]:
         """Open a visit; the server's settings for devices."""
-        greeting = self._greeting()
-        text = hello_text(greeting["run"], greeting["challenge"], self.key.public)
-        request = {
-            "key": encoded(self.key.public),
-            "challenge": greeting["challenge"],
-            "signature": encoded(self.key.sign(text)),
-            "wire": wire.VERSION,
-            "fedasmu": fedasmu.__version__,
-            "examples": examples,
-        }
-        welcome = self._settled("POST", "/v1/hello", json.dumps(request).encode()).table
+
+        def request(run: str, challenge: str) -> dict[str, Any]:
+            signature = encoded(self.key.sign(hello_text(run, challenge, self.key.public)))
+            versions = {"wire": wire.VERSION, "fedasmu": fedasmu.__version__}
+            return {"signature": signature, "examples": examples, **versions}
+
+        run, welcome = self._challenged("/v1/hello", request)
         try:
-            self.run, self.device, self.visit = greeting["run"], int(welcome["device"]), str(welcome["visit"])
+            self.run, self.device, self.visit = run, int(welcome["device"]), str(welcome["visit"])
             self.pins = [decoded(pin, 32) for pin in welcome["pins"]] or self.pins
         except (KeyError, ValueError, TypeError):
             raise Ended("wire", f"{self.url} speaks another language: is it a fedasmu server?") from None
@@ -139,6 +130,22 @@ class Client:
             "Content-Digest": digest,
         }
         return self._once(method, target, body, headers, wait)
+
+    def _challenged(self, target: str, request: Callable[[str, str], dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+        """The run, and the answer to a request that signs a challenge.
+
+        A challenge is good once: where an answer was lost and the request made again, it needs a new one.
+        """
+        for last in (False, False, True):
+            greeting = self._greeting()
+            run, challenge = greeting["run"], greeting["challenge"]
+            table = {"key": encoded(self.key.public), "challenge": challenge, **request(run, challenge)}
+            try:
+                return run, self._settled("POST", target, json.dumps(table).encode()).table
+            except Ended as ended:
+                if last or ended.code != "credentials":
+                    raise
+        raise AssertionError("the last try answers or raises")
 
     def _greeting(self) -> dict[str, Any]:
         greeting = self._settled("GET", "/v1/hello", b"").table

@@ -59,6 +59,11 @@ class Actors:
         for _ in range(connection.processors(ray, site.gpus)):
             self._hire()
 
+    @property
+    def joined(self) -> int:
+        """How many have started and may be given something."""
+        return len(self._team)
+
     def vacant(self, waiting: int) -> bool:
         ahead = waiting > len(self._team)
         return any(len(member.given) <= ahead for member in self._team)
