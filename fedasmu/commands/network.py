@@ -150,8 +150,9 @@ def rehearse(
     from fedasmu.report.summary import table
     from fedasmu.result import Result
 
-    changes = [f"fleet.devices={devices}", *([f"stop.uploads={uploads}"] if uploads else []), "network.per_address=0"]
-    changes += [] if script else [f"pacing.period={PERIOD}", "pacing.max_in_flight=0.5"]
+    changes = [f"fleet.devices={devices}", "pacing.max_in_flight=0.5", "network.per_address=0"]
+    changes += [f"stop.uploads={uploads}"] if uploads else []
+    changes += [] if script else [f"pacing.period={PERIOD}"]
     config = _loaded(recipe, [*changes, *(overrides or [])], seed, allow_code)
     directory = out or Path("runs") / f"{config.name}-rehearsal"
     _check_free(directory, overwrite)
