@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py fedasmu/native/*.cp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-run: install  ## run the quickstart: asynchronous training on an unequal fleet, in about two minutes
+run: install  ## run the quickstart: asynchronous training on an unequal fleet, in seconds
 	$(BIN)/fedasmu run recipes/quickstart.toml --overwrite
 
 rehearse: install  ## server and five device processes on this machine, over TLS with keys

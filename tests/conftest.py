@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from browser import Browser, obtain
 from torch import nn
 
 from fedasmu import Experiment, FederatedData, Result
 from fedasmu.conformance import blobs, outputs, softmax
 
-__all__ = ["Run", "blobs", "outputs", "run", "settings", "softmax"]
+__all__ = ["Run", "blobs", "browser", "outputs", "run", "settings", "softmax"]
 
 os.environ.setdefault("NO_COLOR", "1")  # plain text, whatever terminal the tests are started from
 torch.set_num_threads(1)
@@ -66,3 +68,16 @@ def run(tmp_path: Path) -> Run:
         return experiment.run(tmp_path / f"run-{count}", workers=workers)
 
     return start
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    executable, reason = obtain(Path(tempfile.gettempdir()) / "fedasmu-tests-chromium.lock")
+    if executable is None:
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        started = Browser(executable, Path(profile))
+        try:
+            yield started
+        finally:
+            started.close()

@@ -8,14 +8,12 @@ import gzip
 import json
 import re
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browser import Browser, obtain
+from browser import Browser
 from conftest import blobs, settings, softmax
 from made_runs import made_run
 
@@ -107,19 +105,6 @@ def test_nothing_in_it_comes_from_elsewhere(page: Path) -> None:
 
 
 # --- in the browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    executable, reason = obtain(Path(tempfile.gettempdir()) / "fedasmu-tests-chromium.lock")
-    if executable is None:
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        started = Browser(executable, Path(profile))
-        try:
-            yield started
-        finally:
-            started.close()
 
 
 def quiet(browser: Browser, page: Path) -> bool:

@@ -8,7 +8,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from browser import Browser, obtain
+from browser import Browser
 
 from fedasmu.watch.follow import CHUNK, Place, news
 from fedasmu.watch.standing import find
@@ -160,19 +159,6 @@ def test_a_wrong_port_and_a_wrong_folder_are_said() -> None:
 
 
 # --- in the browser
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    executable, reason = obtain(Path(tempfile.gettempdir()) / "fedasmu-tests-chromium.lock")
-    if executable is None:
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        started = Browser(executable, Path(profile))
-        try:
-            yield started
-        finally:
-            started.close()
 
 
 @pytest.fixture
