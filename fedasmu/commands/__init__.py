@@ -57,3 +57,15 @@ def worker_count(text: str) -> int | str:
     if int(text) > cores:
         say(f"--workers {text}: more than the {cores} cores there are; they take turns, and each needs its own memory")
     return int(text)
+
+
+def needs_network() -> None:
+    """Refuse, with the command to type, where the packages of the network are not installed."""
+    try:
+        import cryptography  # noqa: F401
+        import httptools  # noqa: F401
+        import starlette  # noqa: F401
+        import urllib3  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"{error.name} is missing: run pip install 'fedasmu[network]'") from None

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedasmu.commands import console, say
-from fedasmu.commands.network import needs_network
+from fedasmu.commands import console, needs_network, say
 from fedasmu.errors import UserError
 
 keys_app = typer.Typer(no_args_is_help=True, help="Invite devices to a served run, list and revoke them.")

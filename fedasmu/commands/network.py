@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedasmu.commands import AllowCode, console, loading, say
+from fedasmu.commands import AllowCode, console, loading, needs_network, say
 from fedasmu.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -248,14 +248,3 @@ def _told(host: str) -> str:
     import socket
 
     return socket.gethostname() if host in ("0.0.0.0", "::") else host
-
-
-def needs_network() -> None:
-    try:
-        import cryptography  # noqa: F401
-        import httptools  # noqa: F401
-        import starlette  # noqa: F401
-        import urllib3  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"{error.name} is missing: run pip install 'fedasmu[network]'") from None

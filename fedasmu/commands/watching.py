@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedasmu.commands import say
+from fedasmu.commands import needs_network, say
 from fedasmu.errors import UserError
 
 WATCH_EXAMPLES = """
@@ -36,10 +36,8 @@ def watch(
     wait: Annotated[bool, typer.Option(help="DIR may come to be later.")] = False,
 ) -> None:
     """Show a page that follows runs while they work. It only reads their directories, and changes nothing."""
-    try:
-        from fedasmu.watch.serving import Serving
-    except ImportError as error:
-        raise UserError(f"fedasmu watch needs {error.name}: pip install 'fedasmu[network]'") from None
+    needs_network()
+    from fedasmu.watch.serving import Serving
 
     if not wait and not directory.is_dir():
         raise UserError(f"{directory}: no such directory; for instance: fedasmu watch runs/quickstart")
