@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError, ProtocolError, SSLError, TimeoutError
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 from urllib3.util import Timeout
 
 import fedasmu
@@ -248,6 +248,6 @@ def checked_url(url: str) -> str:
 
 def _reason(error: Exception) -> str:
     inner = error.reason if isinstance(error, MaxRetryError) and error.reason is not None else error
-    if isinstance(inner, TimeoutError):
+    if isinstance(inner, TimeoutError) and not isinstance(inner, NewConnectionError):  # a refusal came in time
         return "no answer in time"
     return "the connection broke off" if isinstance(inner, ProtocolError) else str(inner).rpartition(": ")[2]

@@ -93,8 +93,11 @@ class Federation:
     def run(self) -> None:
         """From the first to the last line, with every device."""
         self.start()
-        for number in range(len(self.data.shards)):
-            self.work(self.device(number))
+        devices = [self.device(number) for number in range(len(self.data.shards))]
+        for device in devices:
+            device.join()  # else a short run can be over before the last has come
+        for device in devices:
+            self.work(device)
         self.wait()
 
     def wait(self) -> None:

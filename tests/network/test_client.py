@@ -123,7 +123,7 @@ def test_a_first_contact_that_fails_is_a_sentence(tmp_path: Path) -> None:
     listening.close()
     client = Client(url, Key.at(tmp_path / "key"), [bytes([1]) * 32])
     client.patience = 0.05
-    with pytest.raises(UserError, match=f"{url}: .*is the server running"):
+    with pytest.raises(UserError, match=f"{url}: .*refused; is the server running"):
         client.hello(1)
 
 
