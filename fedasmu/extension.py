@@ -33,6 +33,8 @@ def recipe_of(directory: Path) -> Path:
     path = directory / "config.toml"
     if not path.is_file():
         raise UserError(f"{directory}: nothing to resume there: it has no config.toml")
+    if (directory / "network.json").exists():
+        raise UserError(f"{directory}: its devices are real; go on with fedasmu serve --resume {directory}")
     return path
 
 

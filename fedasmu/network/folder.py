@@ -14,8 +14,6 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 import fedasmu
 from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
@@ -55,14 +53,6 @@ class Folder:
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"https://{host}:{self.port}"
-
-    def lock(self) -> FileLock:
-        lock = FileLock(self.path / "serving.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise UserError(f"{self.path}: another process serves this run already") from None
-        return lock
 
     def pin(self) -> bytes:
         return certificate.pins(self.keys)[0]

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from fedasmu.errors import UserError
+
 MAGIC = b"FASLOG1\n"
 MARK = b"\xfaACT"
 FIELDS = struct.Struct("<4sBIIQ")  # mark, kind, head, body, durable
@@ -26,7 +28,7 @@ KINDS = ("begin", "seat", "start", "fetch", "upload", "lose", "skip", "flush", "
 LONGEST_HEAD = 1 << 20
 
 
-class Damaged(Exception):
+class Damaged(UserError):
     """What was once safely on the disk cannot be read any more. The message says where."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,30 @@ def test_serve(tmp_path: Path) -> None:
     assert "not the folder of a served run" in said("serve", "--resume", str(tmp_path))
     timing = ("--set", "timing_only=true", "--listen", "127.0.0.1:0", "--out", str(tmp_path / "b"))
     assert "timing_only" in said("serve", "quickstart", *timing)
+
+
+def test_one_process_serves_a_run(tmp_path: Path) -> None:
+    """For as long as it serves: nobody serves the same run, replaces it, or simulates in its place."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "fedasmu", "serve", "quickstart", "--listen", "127.0.0.1:0", "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert any("devices join with" in line for line in server.stdout)
+            assert f"another process (pid {server.pid})" in said("serve", "--resume", str(out))
+            again = ("serve", "quickstart", "--listen", "127.0.0.1:0", "--overwrite", "--out", str(out))
+            assert f"another process (pid {server.pid})" in said(*again)
+            assert f"fedasmu serve --resume {out}" in said("resume", str(out))
+        finally:
+            server.kill()
+
+
+def test_a_run_that_is_over_is_not_served_again(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, stop={"uploads": 4})
+    (federation.path / "config.toml").write_text(federation.world.config.toml())
+    federation.run()
+    result = CliRunner().invoke(app, ["serve", "--resume", str(federation.path)])
+    assert f"{federation.path} is finished already" in result.output.replace("\n", "")
 
 
 def test_join(tmp_path: Path) -> None:

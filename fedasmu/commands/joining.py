@@ -1,0 +1,63 @@
+"""The command join: this machine becomes a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedasmu.commands import needs_network, say
+from fedasmu.errors import UserError
+
+JOIN_EXAMPLES = """
+[bold]Example[/bold]
+
+  fedasmu join https://10.0.0.5:8443 --invite fa1.... --data my.npz
+
+[bold]What leaves this device[/bold]: models, the loss, the method's few numbers and how many examples
+there are. Never the data.
+"""
+
+
+def join(
+    url: Annotated[str, typer.Argument(help="The server's address, as `fedasmu serve` prints it.")],
+    data: Annotated[
+        str, typer.Option(metavar="FILE|MODULE:FUNCTION", help="inputs and targets: .npz, .safetensors, or a function.")
+    ],
+    invite: Annotated[str, typer.Option(metavar="fa1...", help="Needed when a device joins for the first time.")] = "",
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="What the device keeps: its key, memory and unsent upload.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the device is called on the server.")] = "",
+    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Your own model, if the recipe has one.")] = "",
+    engine: Annotated[str, typer.Option(metavar="auto|native|torch", help="What trains.")] = "auto",
+    quiet: Annotated[bool, typer.Option(help="Say nothing while all is well.")] = False,
+) -> None:
+    """Be a device: train on your own data until the run is over. The data never leave this machine."""
+    needs_network()
+    if engine not in ("auto", "native", "torch"):
+        raise UserError(f"--engine {engine}: must be auto, native or torch")
+    from fedasmu.imports import load
+    from fedasmu.network.device import Device
+    from fedasmu.process import stop_request
+
+    own = None
+    if model:
+        try:
+            own = load(model)
+        except ValueError as error:
+            raise UserError(f"--model {model}: {error}") from None
+    with stop_request() as stopping:
+        device = Device(
+            url,
+            data,
+            invite=invite or None,
+            state=state or Path("fedasmu-device"),
+            name=name or None,
+            model=own,
+            engine=engine,
+            say=(lambda line: None) if quiet else say,
+            stopping=stopping,
+        )
+        device.run()

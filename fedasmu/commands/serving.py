@@ -1,0 +1,168 @@
+"""The command serve: a federation of real devices. And what it shares with rehearse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedasmu.commands import AllowCode, console, loading, needs_network, say
+from fedasmu.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from fedasmu.build import World
+    from fedasmu.config import Config
+
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
+]
+Seed = Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")]
+
+SERVE_EXAMPLES = """
+[bold]Examples[/bold]
+
+  fedasmu serve quickstart --listen 0.0.0.0:8443 --out runs/fleet
+
+  fedasmu serve --resume runs/fleet
+"""
+
+
+def serve(
+    recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")] = "",
+    overrides: Overrides = None,
+    listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Where devices reach it.")] = "0.0.0.0:8443",
+    name: Annotated[str, typer.Option(metavar="HOST", help="The host that devices are told; else the address.")] = "",
+    seed: Seed = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run directory; runs/<name> unless given.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was stopped.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace what an earlier run left in the run directory.")] = False,
+    allow_code: AllowCode = False,
+) -> None:
+    """Train a federated model on real devices: serve them over HTTPS until the run is over."""
+    if bool(recipe) == (resume is not None):
+        raise UserError("give either a recipe or --resume DIR; for instance: fedasmu serve quickstart")
+    needs_network()
+    loading()
+    from fedasmu.network.folder import Folder
+    from fedasmu.network.listener import bound
+
+    if resume is not None:
+        _go_on(resume, allow_code)
+        return
+    host, port = _address(listen)
+    config = _guarded(loaded(recipe, overrides or [], seed, allow_code))
+    directory = out or Path("runs") / config.name
+    check_free(directory, overwrite)
+    with closing(bound(host, port)) as listening:
+        world = built(config)
+        with begun(world, directory, overwrite):
+            port = listening.getsockname()[1]
+            folder = Folder.make(directory, len(world.examples), name or _told(host), port, host)
+            say(f"devices join with: {folder.join_line(folder.invite(uses=folder.seats, hours=24 * 30))}")
+            _serve(world, folder, listening)
+
+
+def _go_on(directory: Path, allow_code: bool) -> None:
+    from fedasmu.lock import check_idle
+    from fedasmu.network.folder import Folder
+    from fedasmu.network.listener import bound
+    from fedasmu.record import claimed
+
+    folder = Folder(directory)
+    check_idle(directory)
+    if (directory / "summary.json").exists():
+        say(f"{directory} is finished already")
+        return
+    world = built(loaded(str(directory / "config.toml"), [], None, allow_code))
+    with claimed(directory, resume=True, overwrite=False), closing(bound(folder.bind, folder.port)) as listening:
+        _serve(world, folder, listening)
+
+
+def _serve(world: World, folder: Any, listening: Any) -> None:
+    from fedasmu.network import certificate
+    from fedasmu.network.serving import Serving
+    from fedasmu.process import one_thread, stop_request
+    from fedasmu.progress import Live
+    from fedasmu.report.summary import table
+    from fedasmu.result import Result
+
+    live = Live(console, world.config.stop.uploads)
+    context = certificate.server_context(folder.keys / "current.pem", folder.keys / "current.key")
+    with one_thread(), _resumable(folder.path), stop_request() as stopping, live.shown():
+        Serving(world, folder, context, stopping, live.say, live.observe).serve(listening)
+    console.print(table(Result(folder.path)))
+    say(f"run directory: {folder.path}")
+
+
+@contextmanager
+def _resumable(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted:
+        say(f"stopped; everything so far is kept. Go on with: fedasmu serve --resume {directory}")
+        raise typer.Exit(0) from None
+
+
+def _guarded(config: Config) -> Config:
+    """Real devices may be broken or hostile: a server is guarded unless its recipe says otherwise."""
+    if config.guard.model_fields_set:
+        return config
+    from fedasmu.algorithms.guard import ON
+
+    say(f"guard: uploads are shortened beyond {ON.clip:g} times the usual length, and refused beyond {ON.refuse:g}")
+    return config.model_copy(update={"guard": ON})
+
+
+def loaded(recipe: str, changes: list[str], seed: int | None, allow_code: bool) -> Config:
+    from fedasmu.recipe import load
+
+    return load(recipe, [*changes, *([] if seed is None else [f"seed={seed}"])], allow_code=allow_code)
+
+
+def built(config: Config) -> World:
+    from fedasmu.build import build
+    from fedasmu.network.serving import check_recipe
+
+    check_recipe(config)
+    return build(config, say=say)
+
+
+def check_free(directory: Path, overwrite: bool) -> None:
+    """Before anything costly: whether a run may begin here."""
+    from fedasmu import record
+    from fedasmu.lock import check_idle
+
+    check_idle(directory)
+    record.check_free(directory, overwrite)
+
+
+@contextmanager
+def begun(world: World, directory: Path, overwrite: bool) -> Iterator[None]:
+    """A run directory with its recipe, which is this process's for as long as it works there."""
+    from fedasmu.disk import write_whole
+    from fedasmu.profiles import write_profiles
+    from fedasmu.record import claimed
+
+    with claimed(directory, resume=False, overwrite=overwrite):
+        write_whole(directory / "config.toml", world.config.toml())
+        write_profiles(world.profiles, directory / "fleet.csv")
+        yield
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"--listen {text}: write it as ADDRESS:PORT, for instance 0.0.0.0:8443")
+    return host.strip("[]"), int(port)
+
+
+def _told(host: str) -> str:
+    """The address that devices are told: of all addresses of this machine, its name."""
+    import socket
+
+    return socket.gethostname() if host in ("0.0.0.0", "::") else host
