@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,7 @@ from fedasmu.record import SHELVES, Record
 from fedasmu.roster import Member, Roster
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
+from fedasmu.start import start_of, vouched
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
@@ -86,9 +87,12 @@ def build(
     model: Callable[[], nn.Module] | None = None,
     data: FederatedData | None = None,
     say: Callable[[str], None] = lambda message: None,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> World:
-    """The world of a recipe, with a model and data of the user's own where they are given."""
+    """The world of a recipe, with a model, data and first weights of the user's own where they are given."""
     _check_device(config.device)
+    start = start_of(config.model, weights)
+    config = vouched(config, start)
     shape, classes, words = expected_data(config.data)
     if config.timing_only:
         data = None
@@ -101,6 +105,8 @@ def build(
         layout = Layout.of(module)
     except ValueError as error:
         raise UserError(f"model.name = {config.model.name!r}: {error}") from None
+    if start is not None:
+        start.put_into(module, layout)
     _check_overlap(config, say)
     return World(
         config=config,

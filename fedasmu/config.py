@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, InstanceOf, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, model_validator
 
 from fedasmu.algorithms import Algorithm, Pace
 from fedasmu.algorithms.attack import AttackSettings
@@ -20,6 +21,10 @@ from fedasmu.section import AbsolutePath, Section
 IN_PYTHON = "given-in-python"  # the name of a model or data that no recipe can name
 
 
+def _absolute(path: str) -> str:
+    return path if path == IN_PYTHON else str(Path(path).expanduser().absolute())
+
+
 class Network(Section):
     """A model by name with its options, or a user's own as "package.module:factory"."""
 
@@ -27,6 +32,18 @@ class Network(Section):
     name: str = Field(
         "lenet5", description='a model, or your own as "package.module:factory"; its options are keys too'
     )
+    weights: Annotated[str, AfterValidator(_absolute)] | None = Field(
+        None, description="a safetensors file to start from, instead of weights drawn from the seed"
+    )
+    weights_sha256: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", description="what sha256sum says of that file; a run directory always has it"
+    )
+
+    @model_validator(mode="after")
+    def _check_digest(self) -> Network:
+        if self.weights_sha256 is not None and self.weights is None:
+            raise ValueError("weights_sha256 is of weights, and model.weights names none")
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -121,7 +138,8 @@ class Stop(Section):
     time: float = Field(math.inf, gt=0, description="virtual seconds")
 
 
-WITHOUT_INFLUENCE = {"name", "checkpoint_seconds"}  # settings that change no result
+# Settings that change no result; of the first weights it is their digest that counts, wherever they are.
+WITHOUT_INFLUENCE = {"name", "checkpoint_seconds", "model.weights"}
 
 
 class Config(Section):

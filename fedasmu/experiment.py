@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from fedasmu import failure, pools
 from fedasmu.build import World, build
@@ -39,6 +39,8 @@ from fedasmu.trackers import Together, Tracker
 class Experiment:
     """Settings, and optionally a model and data of your own, made ready to run.
 
+    `weights` are what the first model starts from: a state dict, or a safetensors file.
+
     Settings are a recipe by its name or its file, or a table of its sections; `changes` are keys of it to change, as
     {"local.lr": 0.01}. In a table the method may be a class or an object.
     """
@@ -50,16 +52,22 @@ class Experiment:
         *,
         model: Callable[[], nn.Module] | None = None,
         data: FederatedData | None = None,
+        weights: Mapping[str, Tensor] | str | Path | None = None,
         allow_code: bool = False,
     ) -> None:
         config = checked(settings, changes, allow_code)
         if model is not None:
             _check_factory(model)
-            config = config.model_copy(update={"model": Network(name=IN_PYTHON)})
+            _check_one_model(settings)
+            kept = config.model.model_dump(include={"weights", "weights_sha256"})
+            config = config.model_copy(update={"model": Network(name=IN_PYTHON, **kept)})
+        if weights is not None:
+            config = _starting_from(config, weights)
         if data is not None:
             named = config.data.model_copy(update={"name": IN_PYTHON})
             config = config.model_copy(update={"data": named})
         self.config, self._factory, self._given = config, model, data
+        self._weights = weights if isinstance(weights, Mapping) else None
 
     @classmethod
     def from_toml(
@@ -164,7 +172,7 @@ class Experiment:
                 )
             if self.config.data.name == IN_PYTHON and self._given is None:
                 raise UserError("this run's data were given in Python: resume it with Experiment.of_run(dir, data=...)")
-        return build(self.config, self._factory, self._given, say)
+        return build(self.config, self._factory, self._given, say, self._weights)
 
 
 def _check_factory(model: Any) -> None:
@@ -173,3 +181,17 @@ def _check_factory(model: Any) -> None:
             f"model: this is a {type(model).__name__}, already made; give what makes one, as in model=lambda: Net(), "
             "so that its first weights follow from the run's seed"
         )
+
+
+def _check_one_model(settings: Any) -> None:
+    if isinstance(settings, Mapping) and "model" in settings:
+        raise UserError(
+            f"model = {settings['model']!r}: stands in the settings, and another is given as model=; keep one"
+        )
+
+
+def _starting_from(config: Config, weights: Mapping[str, Tensor] | str | Path) -> Config:
+    """The settings with these first weights; those that a run directory vouches for must be the same."""
+    named = IN_PYTHON if isinstance(weights, Mapping) else str(weights)
+    table = config.model.model_dump() | {"weights": named}
+    return config.model_copy(update={"model": Network(**table)})

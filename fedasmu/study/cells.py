@@ -18,6 +18,7 @@ from fedasmu.errors import UserError
 from fedasmu.recipe import load, override, parse, read
 from fedasmu.record import BEFORE
 from fedasmu.result import flat
+from fedasmu.start import start_of, vouched
 from fedasmu.study.variants import Variant
 
 STRAY = BEFORE | {"fleet.csv", "error.txt"}  # of a run that was killed before it began
@@ -78,6 +79,7 @@ def cells(
             whole = override(_with_method(table, variant.method), changes)
             config = parse(whole, f"{recipe.name} with {variant.label}", overrides)
             config = config if budget is None else config.scaled(budget)
+            config = vouched(config, start_of(config.model))
             grid.append(Cell(variant.label, seed, config, out / variant.label / f"seed-{seed}"))
     return grid
 
