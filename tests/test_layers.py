@@ -16,7 +16,7 @@ FLOORS = {
     "compute": "memory process optimiser rule data models torch_engine native engine algorithms training pools",
     "server": "session server meter desk",
     "settings": "deployment fleets profiles config mistakes recipe extension",
-    "run": "materials build failure conclusion drive progress",
+    "run": "materials start build failure conclusion drive progress",
     "drivers": "simulation network",
     "looking": "trackers listing report experiment conformance study watch",
     "keyboard": "commands cli",
