@@ -45,7 +45,7 @@ bench: install  ## measure the simulator and the native engine against the bare 
 
 attacks: install  ## kills, flipped bits, hostile inputs, limits, two at once: a line a case, some 20 minutes
 	for attack in kill bits inputs system together; do $(BIN)/python attacks/$$attack.py || exit 1; done
-	$(BIN)/python -m pytest tests/test_algorithms_hostile.py
+	$(BIN)/python -m pytest tests/algorithms/test_hostile.py
 
 api: install  ## write docs/reference/api.md from the code
 	$(BIN)/python docs/make_api.py

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Run, blobs, settings, softmax
 from rich.console import Console
 from torch import nn
 
@@ -22,6 +21,7 @@ from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Event, Measured
 from fedasmu.report.page import write_page
 from fedasmu.report.summary import table
+from helpers.blobs import Run, blobs, settings, softmax
 
 RECIPE = """
 model = "softmax"

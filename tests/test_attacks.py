@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from helpers.repository import ROOT
 
 
 @pytest.mark.parametrize(("attack", "cases"), [("kill", 3), ("bits", 9), ("inputs", 18), ("together", 2)])

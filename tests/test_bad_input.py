@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run, blobs, settings, softmax
 
 from fedasmu import Experiment, FederatedData, cli
 from fedasmu.errors import UserError
+from helpers.blobs import Run, blobs, settings, softmax
+from helpers.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 RECIPE = """
 model = "softmax"
 [data]

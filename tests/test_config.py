@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import settings
 
 from fedasmu.algorithms import FedAsync, FedAvg
 from fedasmu.config import Config
 from fedasmu.errors import UserError
 from fedasmu.recipe import load, override, parse
+from helpers.blobs import settings
+from helpers.repository import ROOT
 
-RECIPES = sorted((Path(__file__).parent.parent / "fedasmu" / "recipes").glob("*.toml"))
+RECIPES = sorted((ROOT / "fedasmu" / "recipes").glob("*.toml"))
 
 
 def again(config: Config) -> Config:

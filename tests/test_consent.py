@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import settings
 
 from fedasmu import Experiment, cli
 from fedasmu.errors import UserError
 from fedasmu.imports import load
 from fedasmu.recipe import load as load_recipe
 from fedasmu.study import sweep
+from helpers.blobs import settings
 
 TRAP = """
 from pathlib import Path

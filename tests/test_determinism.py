@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, blobs, outputs, settings
 from torch import Tensor, nn
 
 from fedasmu import Experiment, Result, checkpoint
@@ -29,8 +28,9 @@ from fedasmu.events import Delivered, Event, Measured
 from fedasmu.protocol import Fetch, Memory, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.schedule import Periodic
 from fedasmu.simulation.simulator import Simulator
+from helpers.blobs import Run, blobs, outputs, settings
+from helpers.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 RESTLESS = {"jitter": 0.3, "dropout": 0.15, "availability": 0.8, "cycle": 40.0}
 
 

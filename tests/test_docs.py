@@ -13,8 +13,8 @@ import typer.main
 from typer.core import TyperGroup
 
 from fedasmu.cli import app
+from helpers.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 

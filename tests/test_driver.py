@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import blobs, network, of_method, settings
 
 from fedasmu import Result
 from fedasmu.build import build
 from fedasmu.recipe import parse
+from helpers.blobs import blobs, network, of_method, settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "driver.md"
 

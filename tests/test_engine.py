@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Run, blobs, settings, softmax
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -19,6 +18,7 @@ from fedasmu.models.contrast import Contrast
 from fedasmu.native import library
 from fedasmu.torch_engine import CHANNELS_LAST, TorchEngine
 from fedasmu.vector import Layout
+from helpers.blobs import Run, blobs, settings, softmax
 
 needs_library = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 

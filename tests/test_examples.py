@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+from helpers.repository import ROOT
+
+EXAMPLES = ROOT / "examples"
 
 
 def example(name: str, folder: Path) -> Any:

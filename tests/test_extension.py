@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import blobs, outputs, settings, softmax
 
 from fedasmu import Experiment, Result
 from fedasmu.errors import UserError
+from helpers.blobs import blobs, outputs, settings, softmax
 
 OWN: dict[str, Any] = {"model": softmax, "data": blobs()}
 

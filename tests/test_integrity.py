@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import blobs, outputs, settings, softmax
 
 from fedasmu import Experiment, Result
 from fedasmu.checkpoint import load
 from fedasmu.disk import replaced
 from fedasmu.errors import Interrupted, Refused, UserError
 from fedasmu.shelf import Shelf
+from helpers.blobs import blobs, outputs, settings, softmax
 
 HALF: dict[str, Any] = {}
 

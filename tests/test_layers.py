@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "fedasmu"
+from helpers.repository import ROOT
+
+PACKAGE = ROOT / "fedasmu"
 FLOORS = {
     "words": "errors seeding section protocol vector schedule roster events codec",
     "disk": "imports packaged disk lock checkpoint shelf record result",

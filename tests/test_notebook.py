@@ -10,7 +10,9 @@ from typing import Any
 import matplotlib
 import pytest
 
-NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebooks" / "first-look.ipynb"
+from helpers.repository import ROOT
+
+NOTEBOOK = ROOT / "docs" / "notebooks" / "first-look.ipynb"
 
 
 def cells() -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import Run, blobs, outputs, softmax
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -20,6 +19,7 @@ from fedasmu.rule import Rule
 from fedasmu.torch_engine import TorchEngine
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
+from helpers.blobs import Run, blobs, outputs, softmax
 
 OPTIMISERS = {
     "plain": Optimiser(),

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Run, blobs, settings, softmax
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -20,8 +19,9 @@ import fedasmu
 from fedasmu import Experiment, FederatedData, UserError
 from fedasmu.algorithms import FedAsync
 from fedasmu.models import build
+from helpers.blobs import Run, blobs, settings, softmax
+from helpers.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 SMALL = {"data.name": "fashion-mnist-small", "model": "softmax", "fleet.devices": 20, "stop.uploads": 4}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run
 from typer.testing import CliRunner
 
 from fedasmu import Experiment, FederatedData, Result
@@ -21,9 +20,11 @@ from fedasmu.fleets import PRESETS_OF_FLEETS
 from fedasmu.listing import keys, recipes
 from fedasmu.packaged import RECIPES
 from fedasmu.recipe import load, override, parse
+from helpers.blobs import Run
+from helpers.repository import ROOT
 
 NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+REFERENCE = ROOT / "docs" / "reference"
 
 # The paper's hyper-parameters: the rates of lambda, sigma, iota, gamma, upsilon and SGD; and the target accuracy.
 PRINTED = """

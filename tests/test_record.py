@@ -7,13 +7,13 @@ import math
 from pathlib import Path
 
 import pytest
-from conftest import blobs, settings, softmax
 
 from fedasmu import Experiment
 from fedasmu.events import Delivered, Event, Fetched, Lost, Renewed, Started, Verdict, of_line
 from fedasmu.pools.contract import Answer
 from fedasmu.pools.inline import Inline
 from fedasmu.record import Record
+from helpers.blobs import blobs, settings, softmax
 
 
 def lines(directory: Path) -> list[dict[str, object]]:

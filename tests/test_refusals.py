@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import blobs, outputs, settings, softmax
 
 from fedasmu import Experiment, Result
 from fedasmu.errors import UserError, refusal
 from fedasmu.lock import LOCK, locked
 from fedasmu.simulation import patience
+from helpers.blobs import blobs, outputs, settings, softmax
+from helpers.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 RECIPE = """
 model = "softmax"
 checkpoint_seconds = 1e-9

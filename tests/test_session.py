@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from uploads import task
 
 from fedasmu.errors import DeviceError
 from fedasmu.protocol import Fetch, Model, Poll, Probe, Probed, Report, Session, Train, Trained
 from fedasmu.session import Work
+from helpers.uploads import task
 
 START = torch.zeros(2)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, blobs, network, of_method, outputs, settings, softmax
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -16,6 +15,7 @@ from fedasmu import Experiment, Result, cli
 from fedasmu.errors import UserError
 from fedasmu.study.cells import cells
 from fedasmu.study.variants import Variant
+from helpers.blobs import Run, blobs, network, of_method, outputs, settings, softmax
 
 SHORT: dict[str, Any] = {"stop": {"uploads": 6}}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import blobs, network, of_method, settings
 
 from fedasmu.algorithms import NAMES
 from fedasmu.build import World, build
@@ -16,6 +15,7 @@ from fedasmu.pools import Inline
 from fedasmu.recipe import parse
 from fedasmu.record import Record
 from fedasmu.simulation.build import fleet_of, simulator
+from helpers.blobs import blobs, network, of_method, settings
 
 RESTLESS = {"dropout": 0.15, "availability": 0.6, "cycle": 40.0, "jitter": 0.3}
 CALLS = ("begin", "tick", "fetch", "sending", "receive", "lose", "flush")

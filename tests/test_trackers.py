@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import blobs, outputs, settings, softmax
 
 from fedasmu import Experiment, Result
 from fedasmu.desk import Desk
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.events import Event, Measured
 from fedasmu.trackers import TRACKERS, Tracker
+from helpers.blobs import blobs, outputs, settings, softmax
+from helpers.repository import ROOT
 
 
 class Notebook:
@@ -155,7 +156,7 @@ def test_the_example_of_ones_own_tracker_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = Path(__file__).parent.parent / "docs" / "how-to" / "trackers.md"
+    page = ROOT / "docs" / "how-to" / "trackers.md"
     [code] = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     exec(compile(code, str(page), "exec"), {})
     assert capsys.readouterr().out.startswith("the learning rate is 0.005\n0 0.")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import blobs, softmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained, Workload
 from fedasmu.training import Trainer, batches
 from fedasmu.vector import Layout
+from helpers.blobs import blobs, softmax
 
 DEVICE, SEED, BATCH, EPOCHS = 7, 1234, 8, 2  # device 7 holds 27 examples: three full batches and a partial one
 

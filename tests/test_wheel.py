@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from helpers.repository import ROOT
 
 
 def python(*arguments: str, cwd: Path, **variables: str) -> str:

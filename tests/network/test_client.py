@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import HOST, Served, eventually, served
 
 from fedasmu.errors import UserError
 from fedasmu.network import client as clients
 from fedasmu.network.client import Client, Ended, Stopped, checked_url
 from fedasmu.network.keys import Key, content_digest, decoded, request_text, verified
 from fedasmu.network.listener import bound
+from helpers.served import HOST, Served, eventually, served
 
 seen: list[dict[str, Any]] = []
 troubles: list[int] = []

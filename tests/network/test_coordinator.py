@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import blobs, settings
-from federation import QUICK, network
 
 from fedasmu import checkpoint
 from fedasmu.build import build
@@ -22,6 +20,8 @@ from fedasmu.pools import Inline
 from fedasmu.protocol import Report
 from fedasmu.recipe import parse
 from fedasmu.record import Record
+from helpers.blobs import blobs, settings
+from helpers.federation import QUICK, network
 
 LEASE, OFFER = 60.0, 30.0
 

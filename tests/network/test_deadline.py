@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import HOST, Served, eventually, served, trusting
 
 from fedasmu.errors import UserError
 from fedasmu.network.deadline import DEVICE, Patience
 from fedasmu.network.listener import TLS_BUFFER, Bucket, Gate, bound
+from helpers.served import HOST, Served, eventually, served, trusting
 
 SHORT = Patience(seconds=0.4, rate=1e6, idle=0.8, head=4096, body=400_000)
 LONG = 30.0  # what a test waits for a cut that should come in a fraction of a second

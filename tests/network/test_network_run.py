@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from federation import Federation
 
 from fedasmu import Result
+from helpers.federation import Federation
 
 
 @pytest.mark.parametrize("name", ["fedasmu", "fedavg", "fedbuff", "port"])

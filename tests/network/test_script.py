@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import blobs
-from federation import Federation
 
 from fedasmu.algorithms import NAMES
 from fedasmu.network.rehearsal import FILES, differing, simulated
+from helpers.blobs import blobs
+from helpers.federation import Federation
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 import urllib3
-from federation import Federation
-from served import eventually
 
 from fedasmu.network import keys, wire
 from fedasmu.network.client import Client, Ended, Reply
 from fedasmu.network.keys import Invite, Key
 from fedasmu.protocol import Report
+from helpers.federation import Federation
+from helpers.served import eventually
 
 OPEN = {("GET", "/healthz"), ("GET", "/v1/hello"), ("POST", "/v1/hello"), ("POST", "/v1/enrol")}
 

@@ -1,0 +1,243 @@
+"""FedASMU-R formula by formula: hand-worked numbers, finite differences, what a device does, limit cases."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedasmu.algorithms.corrections import CachedUpdates, DynamicRegulariser, Slope
+from fedasmu.algorithms.fedasmu import formulas as weights
+from fedasmu.algorithms.fedasmu_r import FedASMUR, agreement, rebased, refactored, saved
+from fedasmu.errors import UserError
+from fedasmu.protocol import Fetch, Model, Report, Train, Trained, Upload, Workload
+from fedasmu.recipe import parse
+from helpers.blobs import Run, outputs
+from helpers.uploads import close, federation, model, task
+
+WORK = Workload(examples=10, batch=5, epochs=2)  # four steps
+
+
+def vector(*numbers: float) -> Tensor:
+    return torch.tensor(numbers)
+
+
+def test_rebasing_keeps_all_progress_and_takes_the_fresh_statistics() -> None:
+    """Progress of (+1, -2) on top of (5, 5); the last number is a variance, and 3 + (0.5 - 4) would be none."""
+    moved = rebased(vector(1.0, -2.0, 3.0), vector(0.0, 0.0, 4.0), vector(5.0, 5.0, 0.5), trainable=2)
+    assert close(moved, 6.0, 3.0, 0.5)
+
+
+def test_versions_saved_by_hand() -> None:
+    assert saved(origin=10, fresh=18, done=1, steps=4) == pytest.approx(6.0)
+    assert saved(origin=10, fresh=18, done=4, steps=4) == 0.0
+
+
+def test_where_versions_come_evenly_the_middle_saves_most() -> None:
+    """After k of n steps v k / n versions have come, of which the share 1 - k / n is saved."""
+    rewards = [saved(0, 12 * k, k, 12) for k in range(1, 12)]
+    assert max(rewards) == rewards[5] == pytest.approx(36.0)
+
+
+def test_agreement_is_a_cosine_and_does_not_know_units() -> None:
+    assert agreement(vector(3.0, 4.0), vector(4.0, 3.0)) == pytest.approx(0.96)
+    assert agreement(vector(-3e-4, -4e-4), vector(400.0, 300.0)) == pytest.approx(-0.96)
+    assert agreement(vector(0.0, 0.0), vector(1.0, 0.0)) == 0.0
+
+
+def test_a_factor_moves_with_what_is_unusual_and_is_bounded() -> None:
+    assert refactored(1.0, agreed=0.5, usual=0.3, rate=0.1) == pytest.approx(math.exp(0.02))
+    assert refactored(2.0, agreed=0.3, usual=0.3, rate=0.1) == 2.0
+    assert refactored(3.9, agreed=1.0, usual=-1.0, rate=1.0) == 4.0
+    assert refactored(0.3, agreed=-1.0, usual=1.0, rate=1.0) == 0.25
+
+
+def test_agreement_points_where_the_loss_falls() -> None:
+    """Losses |w - c|^2 / 2: would the other device's loss fall if the first one's last step had been longer?"""
+    mine, other, start, alpha = vector(1.0, 0.0), vector(0.6, 0.8), vector(0.0, 0.0), 0.1
+    direction = mine - start
+
+    def loss(weight: float) -> float:
+        return float(((start + weight * direction - other) ** 2).sum()) / 2
+
+    step = 1e-3
+    numeric = (loss(alpha + step) - loss(alpha - step)) / (2 * step)
+    followed = other - (start + alpha * direction)  # the other's displacement, along minus its gradient
+    cosine = agreement(direction, followed)
+    assert -cosine * float(direction.norm()) * float(followed.norm()) == pytest.approx(numeric, rel=1e-3)
+    assert cosine > 0 > numeric
+
+
+def test_a_factor_changes_alpha_as_its_derivative_says() -> None:
+    """d alpha / d log f = squash'(f xi) f xi"""
+    xi, factor, mu, step = 0.7, 1.3, 0.9, 1e-6
+    numeric = (weights.squash(mu, factor * math.exp(step) * xi) - weights.squash(mu, factor * math.exp(-step) * xi)) / (
+        2 * step
+    )
+    assert weights.squash_slope(mu, factor * xi) * factor * xi == pytest.approx(numeric, rel=1e-6)
+
+
+def test_a_slope_is_that_of_least_squares_and_forgets() -> None:
+    slope = Slope(memory=1_000_000)
+    pairs = [(vector(1.0, -2.0), vector(0.5, -1.5)), (vector(2.0, 0.0), vector(1.0, 3.0))]
+    for x, y in pairs:
+        slope.observe(x, y)
+    assert slope.value == pytest.approx((0.5 + 3.0 + 2.0) / (5.0 + 4.0), rel=1e-4)
+
+    def error(rho: float) -> float:
+        return sum(float(((y - rho * x) ** 2).sum()) for x, y in pairs)
+
+    assert error(slope.value) < min(error(slope.value + 0.01), error(slope.value - 0.01))
+    quick = Slope(memory=2)
+    quick.observe(vector(1.0), vector(1.0))
+    quick.observe(vector(1.0), vector(0.0))
+    assert quick.value == pytest.approx(0.5 / 1.5)
+
+
+def test_a_slope_stays_between_0_and_1() -> None:
+    slope = Slope(memory=10)
+    assert slope.value == 0.0
+    slope.observe(vector(1.0), vector(-3.0))
+    assert slope.value == 0.0
+    slope.observe(vector(1.0), vector(30.0))
+    assert slope.value == 1.0
+
+
+def test_cached_updates_by_hand(tmp_path: Path) -> None:
+    """Devices 0 and 1 pull apart by (2, 0) and (0, 2); their mean is (1, 1), and 0 comes again with (3, 1)."""
+    correction = CachedUpdates(0.5, federation(tmp_path))
+    assert close(correction.corrected(0, vector(2.0, 0.0)), 2.0, 0.0)
+    assert close(correction.corrected(1, vector(0.0, 2.0)), 0.0, 2.0)
+    assert close(correction.corrected(0, vector(3.0, 1.0)), 2.5, 1.5)  # (3, 1) - 0.5 ((2, 0) - (1, 1))
+    assert close(correction.mean_h, 1.5, 1.5)
+    assert correction.slope.value == pytest.approx(2.0 / 2.0)  # <(2, 0), (1, -1)> over |(1, -1)|^2
+
+
+def test_what_devices_do_again_is_corrected_and_what_is_chance_is_not(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn((4, 200), generator=generator)
+    for spread, low, high in ((1.0, 0.85, 1.0), (0.0, 0.0, 0.15)):
+        correction = CachedUpdates(None, federation(tmp_path / str(spread)))
+        for _ in range(30):
+            for device in range(4):
+                noise = torch.randn(200, generator=generator) * (0.1 if spread else 1.0)
+                correction.corrected(device, spread * own[device] + noise)
+        assert low <= correction.strength <= high
+
+
+def test_the_dynamic_regulariser_by_hand(tmp_path: Path) -> None:
+    """Four devices: each displacement adds a quarter of itself to the mean of h; few examples are pulled more."""
+    correction = DynamicRegulariser(0.1, federation(tmp_path))
+    assert correction.brief(0) == {"pull": pytest.approx(0.1 * 25 / 10)}
+    assert close(correction.corrected(0, vector(4.0, 0.0)), 5.0, 0.0)
+    assert close(correction.corrected(1, vector(0.0, -4.0)), 1.0, -5.0)
+
+
+def arrived(device: int, base: Model, numbers: Tensor, staleness: int, fresh: Model | None = None) -> Upload:
+    note: dict[str, Any] = {} if fresh is None else {"beta": 1.0, "merged_after": 1}
+    return Upload(0, device, base, fresh, staleness, Report(numbers, 10, 0.0, note), lr=0.1)
+
+
+def test_the_server_by_hand(tmp_path: Path) -> None:
+    """A rebased upload: 8 versions stale, refreshed to 6 versions later after 1 of 4 steps, so 8 - 4.5 = 3.5 count."""
+    server = FedASMUR(correction="none").aggregator(federation(tmp_path))
+    base, fresh, current = model(2, 0.0, 0.0), model(8, 1.0, 1.0), model(9, 2.0, 2.0)
+    made = server.aggregate(current, [arrived(0, base, vector(1.5, 0.0), 8, fresh)])
+    alpha = weights.squash(0.9, 8.0 / (math.sqrt(10) * math.sqrt(3.5)) + 0.1)
+    assert made.weights == [pytest.approx(alpha)]
+    assert close(made.vector, 2.0 + 0.5 * alpha, 2.0 - alpha)
+    assert made.details["effective"] == pytest.approx(3.5)
+    plain = FedASMUR(correction="none", effective_staleness=False).aggregator(federation(tmp_path))
+    assert plain.aggregate(current, [arrived(0, base, vector(1.5, 0.0), 8, fresh)]).details["effective"] == 8
+
+
+def test_statistics_are_mixed_not_stepped(tmp_path: Path) -> None:
+    """The variance of a normalised layer falls from 4 to 0.1 on a device that is rebased on one with 0.2."""
+    whole = federation(tmp_path, module=nn.BatchNorm1d(1))  # weight, bias; mean, variance
+    base, fresh = model(0, 1.0, 0.0, 0.0, 4.0), model(1, 1.0, 0.0, 0.0, 0.2)
+    made = FedASMUR().aggregator(whole).aggregate(fresh, [arrived(0, base, vector(1.0, 0.0, 0.0, 0.1), 2, fresh)])
+    assert 0.1 < float(made.vector[3]) < 0.2
+
+
+def test_weights_are_learned_from_what_others_did_since(tmp_path: Path) -> None:
+    server = FedASMUR(lr_weights=0.5).aggregator(federation(tmp_path))
+    server.aggregate(model(0, 0.0, 0.0), [arrived(0, model(0, 0.0, 0.0), vector(1.0, 0.0), 1)])
+    server.aggregate(model(1, 0.5, 0.0), [arrived(1, model(0, 0.0, 0.0), vector(0.0, 1.0), 2)])
+    made = server.aggregate(model(3, 2.0, 0.0), [arrived(0, model(1, 0.5, 0.0), vector(1.0, 0.0), 3)])
+    assert made.details["factor"] == pytest.approx(math.exp(0.5))  # the others went the same way: a cosine of 1
+    made = server.aggregate(model(4, 2.0, -1.0), [arrived(1, model(3, 2.0, 0.0), vector(2.0, 0.0), 2)])
+    assert made.details["factor"] == pytest.approx(math.exp(0.5 * (-1.0 - 0.25)))  # the usual is 1/4 of the first
+
+
+def session(newer: Model | None, memory: dict[str, Any], **settings: Any) -> tuple[list[Any], Report]:
+    """A device at (0, 0) whose first half ends in (1, 0), and whose second half adds (0, 1)."""
+    given = task(vector(0.0, 0.0), trainable=2, **({"pull": 0.2} if settings.get("correction") == "dynamic" else {}))
+    running = FedASMUR(**settings).learner().train(given, WORK, memory)
+    commands = [next(running)]
+    commands.append(running.send(Trained(vector(1.0, 0.0), 0.4)))
+    commands.append(running.send(newer))
+    with pytest.raises(StopIteration) as end:
+        running.send(Trained(commands[-1].vector + vector(0.0, 1.0), 0.2))
+    return commands, end.value.value
+
+
+def test_a_device_goes_on_from_the_fresh_model_with_its_progress() -> None:
+    (first, ask, second), report = session(model(6, 5.0, 5.0), {})
+    assert isinstance(first, Train)
+    assert isinstance(ask, Fetch)
+    assert isinstance(second, Train)
+    assert (first.steps, second.steps) == (range(2), range(2, 4))
+    assert close(second.vector, 6.0, 5.0)
+    assert close(report.vector, 6.0, 6.0)
+    assert report.loss == pytest.approx(0.3)
+    assert report.note == {"beta": 1.0, "merged_after": 2, "slot": 2, "reward": 3.0}
+
+
+def test_a_device_that_finds_nothing_newer_trains_as_if_it_had_not_asked() -> None:
+    (_, _, second), report = session(None, {})
+    assert close(second.vector, 1.0, 0.0)
+    assert report.note == {"slot": 2, "reward": 0.0}
+
+
+def test_mixing_gives_up_a_share_of_the_progress() -> None:
+    (_, _, second), report = session(model(6, 5.0, 5.0), {}, fresh="mix", beta=0.25)
+    assert close(second.vector, 2.0, 1.25)
+    assert report.note["beta"] == 0.25
+
+
+def test_the_regularisers_anchor_moves_with_the_rebase() -> None:
+    memory: dict[str, Any] = {"h": vector(0.5, 0.0)}
+    (first, _, second), _ = session(model(6, 5.0, 5.0), memory, correction="dynamic")
+    assert (first.pull, second.pull) == (0.2, 0.2)
+    assert close(first.anchor, -0.5, 0.0)
+    assert close(second.anchor, 4.5, 5.0)
+    assert close(memory["h"], 1.5, 1.0)  # 0.5 + the device's own displacement of (1, 1)
+
+
+def test_learned_slots_remember_what_they_saved() -> None:
+    memory: dict[str, Any] = {}
+    session(model(6, 5.0, 5.0), memory, slots="learned", epsilon=0.0)
+    assert max(value for row in memory["q"].values() for value in row) > 0
+    assert 1 <= memory["slot"] <= 3
+
+
+def test_without_a_slot_to_ask_at_a_device_trains_in_one_piece() -> None:
+    running = FedASMUR(fresh="none").learner().train(task(vector(0.0, 0.0)), WORK, {})
+    assert next(running).steps == range(4)  # type: ignore[union-attr]
+
+
+def test_learned_weights_need_cached_updates() -> None:
+    with pytest.raises(UserError, match=r"lr_weights = 0\.1: weights are learned from cached updates"):
+        parse({"algorithm": {"name": "fedasmu-r", "lr_weights": 0.1, "correction": "none"}})
+
+
+def test_with_everything_off_it_is_fedasmu_d_without_a_merge(run: Run) -> None:
+    plain = {"name": "fedasmu-r", "fresh": "none", "correction": "none"}
+    fixed = {"lr_lambda": 0.0, "lr_sigma": 0.0, "lr_iota": 0.0}
+    other = {"name": "fedasmu-d", "merge": False, **fixed}
+    ours, theirs = outputs(run(algorithm=plain)), outputs(run(algorithm=other))
+    assert ours["metrics.csv"] == theirs["metrics.csv"]

@@ -1,0 +1,1 @@
+"""What several tests share: small problems, pieces of a run, a browser, a served federation."""

@@ -1,0 +1,7 @@
+"""Where this repository is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent

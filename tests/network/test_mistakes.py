@@ -1,0 +1,195 @@
+"""A user's mistakes with the network: one sentence each, on the side where the user is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedasmu.cli import app
+from fedasmu.errors import UserError
+from fedasmu.network.device import Device
+from fedasmu.network.equipment import Equipment, examples, source
+from fedasmu.network.keys import Invite
+from fedasmu.network.listener import bound
+from fedasmu.network.terms import Terms
+from helpers.federation import Federation, network
+
+INVITE = str(Invite.new(bytes(32)))
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert isinstance(result.exception, UserError), result.output
+    return str(result.exception)
+
+
+def test_serve(tmp_path: Path) -> None:
+    assert "either a recipe or --resume" in said("serve")
+    for wrong in ("8443", "host:", ":x", "1.2.3.4:99999"):
+        assert f"--listen {wrong}: write it as ADDRESS:PORT" in said("serve", "quickstart", "--listen", wrong)
+    taken = bound("127.0.0.1", 0)
+    address = f"127.0.0.1:{taken.getsockname()[1]}"
+    assert "already in use" in said("serve", "quickstart", "--listen", address, "--out", str(tmp_path / "a"))
+    assert not (tmp_path / "a").exists(), "nothing was begun"
+    taken.close()
+    assert "not the folder of a served run" in said("serve", "--resume", str(tmp_path))
+    timing = ("--set", "timing_only=true", "--listen", "127.0.0.1:0", "--out", str(tmp_path / "b"))
+    assert "timing_only" in said("serve", "quickstart", *timing)
+
+
+def test_one_process_serves_a_run(tmp_path: Path) -> None:
+    """For as long as it serves: nobody serves the same run, replaces it, or simulates in its place."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "fedasmu", "serve", "quickstart", "--listen", "127.0.0.1:0", "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert any("devices join with" in line for line in server.stdout)
+            assert f"another process (pid {server.pid})" in said("serve", "--resume", str(out))
+            again = ("serve", "quickstart", "--listen", "127.0.0.1:0", "--overwrite", "--out", str(out))
+            assert f"another process (pid {server.pid})" in said(*again)
+            assert f"fedasmu serve --resume {out}" in said("resume", str(out))
+        finally:
+            server.kill()
+
+
+def test_a_run_that_is_over_is_not_served_again(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, stop={"uploads": 4})
+    (federation.path / "config.toml").write_text(federation.world.config.toml())
+    federation.run()
+    result = CliRunner().invoke(app, ["serve", "--resume", str(federation.path)])
+    assert f"{federation.path} is finished already" in result.output.replace("\n", "")
+
+
+def test_join(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", inputs=np.zeros((3, 4), np.float32), targets=np.zeros(3, np.int64))
+    np.savez(tmp_path / "b.npz", inputs=np.zeros((3, 4), np.float32))
+    (tmp_path / "c.npz").write_text("hello")
+    url, state = "https://127.0.0.1:1", ("--state", str(tmp_path / "state"))
+    data = ("--data", str(tmp_path / "a.npz"))
+    assert "https://host:port" in said("join", "host:1", *data, "--invite", INVITE, *state)
+    assert "not an invite" in said("join", url, *data, "--invite", "fa1.x", *state)
+    assert "--invite is missing" in said("join", url, *data, *state)
+    assert "inputs and targets" in said("join", url, "--data", str(tmp_path / "b.npz"), "--invite", INVITE, *state)
+    assert "cannot be read" in said("join", url, "--data", str(tmp_path / "c.npz"), "--invite", INVITE, *state)
+    assert "cannot be read" in said("join", url, "--data", str(tmp_path / "none.npz"), "--invite", INVITE, *state)
+    assert "give an .npz" in said("join", url, "--data", "folder", "--invite", INVITE, *state)
+    assert "--engine fast" in said("join", url, *data, "--engine", "fast", *state)
+
+
+def test_keys(tmp_path: Path) -> None:
+    for command in (["invite"], ["list"], ["rotate"], ["revoke"]):
+        more = ["kitchen-pi"] if command == ["revoke"] else []
+        assert "not the folder of a served run" in said("keys", *command, str(tmp_path), *more)
+    folder = Federation(tmp_path).path
+    assert "no such device" in said("keys", "revoke", str(folder), "kitchen-pi")
+    assert "--name Kitchen Pi" in said("keys", "invite", str(folder), "--name", "Kitchen Pi")
+    assert "keys rotate" in said("keys", "rotate", str(folder), "--now")
+    invited = CliRunner().invoke(app, ["keys", "invite", str(folder), "--name", "kitchen-pi"])
+    assert "fedasmu join https://127.0.0.1" in invited.output
+
+
+@pytest.mark.parametrize(
+    ("words", "inputs", "targets"),
+    [
+        ("whole numbers", torch.zeros(3, 20), torch.zeros(3)),
+        ("whole numbers", torch.zeros(3, 20), torch.zeros(2, dtype=torch.int64)),
+        ("whole numbers", torch.zeros(0, 20), torch.zeros(0, dtype=torch.int64)),
+        ("finite", torch.full((3, 20), torch.nan), torch.zeros(3, dtype=torch.int64)),
+    ],
+)
+def test_data_that_are_none(words: str, inputs: Any, targets: Any) -> None:
+    with pytest.raises(UserError, match=words):
+        examples(lambda: (inputs, targets))
+
+
+def test_a_function_of_data_that_fails_is_named() -> None:
+    with pytest.raises(UserError, match="must give"):
+        examples(lambda: 5)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UserError, match="no_such_module"):
+        source("no_such_module:examples")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    running = Federation(tmp_path_factory.mktemp("run"), stop={"uploads": 1000})
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "options"),
+    [
+        (0, r"shape \(3,\), but this run's have \(20,\)", {"data": lambda: (torch.zeros(4, 3), torch.zeros(4).long())}),
+        (1, r"classes 0\.\.1", {"data": lambda: (torch.zeros(4, 20), torch.full((4,), 7))}),
+        (2, "other parameters here", {"model": lambda: torch.nn.Linear(20, 2)}),
+        (3, "cannot be built here", {"model": None}),
+        (4, "another certificate", {"invite": INVITE}),
+    ],
+)
+def test_a_device_that_does_not_fit_is_told_why(
+    federation: Federation, number: int, words: str, options: dict[str, Any]
+) -> None:
+    device = federation.device(number, **options)
+    with pytest.raises(UserError, match=words):
+        device.run()
+
+
+def test_one_process_is_one_device(federation: Federation) -> None:
+    device = federation.device(5)
+    with pytest.raises(UserError, match="another process is this device already"):
+        federation.device(5)
+    device.close()
+
+
+TERMS = {
+    "model": "mlp",
+    "algorithm": {"name": "fedavg"},
+    "batch": 8,
+    "epochs": 1,
+    "shape": [20],
+    "classes": 2,
+    "layout": "",
+}
+
+
+def test_a_model_that_is_not_built_in_is_not_taken_from_the_wire() -> None:
+    terms = Terms.read(TERMS | {"model": "os.path:join"}, "https://x")
+    with pytest.raises(UserError, match="takes no code from a server"):
+        Equipment(terms, (torch.zeros(4, 20), torch.zeros(4).long()), "https://x", None, "auto")
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        ("no code", {"algorithm": {"name": "os:system"}}),
+        ("not one that this version knows", {"epochs": 10**9}),
+        ("not one that this version knows", {"surprise": 1}),
+        ("not one that this version knows", {"shape": []}),
+        ("does not have the method", {"algorithm": {"name": "fedfuture"}}),
+        ("does not have the method", {"algorithm": {"name": "fedavg", "surprise": 1}}),
+    ],
+)
+def test_a_device_takes_no_terms_that_it_does_not_know(words: str, change: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=words):
+        Terms.read(TERMS | change, "https://x").method("https://x")
+
+
+def test_a_device_stops_when_it_is_told_to(federation: Federation) -> None:
+    device = federation.device(6)
+    thread = threading.Thread(target=device.run)
+    thread.start()
+    device.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert isinstance(device, Device)
+    assert network() is not None

@@ -1,0 +1,77 @@
+"""Who leads, and which differences the seeds' spread lets one believe in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from fedasmu.report.league import League, find, leagues
+from fedasmu.report.lessons import best, differ, few, leaders, lesson, noise, t_95
+from helpers.made_runs import made_run
+
+
+def league(folder: Path, ends: Mapping[str, Sequence[float]], quick: str = "") -> League:
+    """Methods whose seeds end at these accuracies, after 100 s; one of them may take half of that."""
+    for method, values in ends.items():
+        for seed, end in enumerate(values):
+            curve = [(0, 0.1), (50 if method == quick else 100, end), (200, end)]
+            made_run(folder / method / f"seed-{seed}", method, seed, curve=curve, accuracy=end)
+    (found,) = leagues(find([folder]))
+    return found
+
+
+@pytest.mark.parametrize(("freedom", "tabled"), [(1, 12.706), (10, 2.228), (11, 2.201), (15, 2.131), (60, 2.000)])
+def test_students_t(freedom: int, tabled: float) -> None:
+    assert t_95(freedom) == pytest.approx(tabled, abs=0.02)
+
+
+def test_a_paired_test_sees_what_is_the_same_in_every_seed() -> None:
+    """Differences 0.01, 0.02, 0.03: mean 0.02, deviation 0.01, t = 0.02 / (0.01 / sqrt 3) = 3.46 < 4.303."""
+    assert not differ([0.61, 0.72, 0.83], [0.60, 0.70, 0.80])
+    # 0.02, 0.02, 0.021: t = 0.02033 / (0.000577 / sqrt 3) = 61
+    assert differ([0.62, 0.72, 0.821], [0.60, 0.70, 0.80])
+    assert not differ([0.9], [0.1]), "one seed says nothing about noise"
+
+
+def test_who_cannot_be_told_from_the_best_leads_too(tmp_path: Path) -> None:
+    found = league(
+        tmp_path, {"fedasmu": [0.80, 0.82, 0.81], "fedavg": [0.82, 0.80, 0.81], "fedbuff": [0.6, 0.62, 0.61]}
+    )
+    assert {one.label for one in leaders(found)} == {"fedasmu", "fedavg"}
+    marked = {one.label: columns for one, columns in zip(found.standings, best(found), strict=True)}
+    assert "accuracy" in marked["fedasmu"]
+    assert "accuracy" in marked["fedavg"]
+    assert "accuracy" not in marked["fedbuff"]
+
+
+def test_noise_is_the_least_significant_difference(tmp_path: Path) -> None:
+    """Two methods of three seeds with deviations of 0.01: t(4) * 0.01 * sqrt(2 / 3) = 2.776 * 0.008165."""
+    found = league(tmp_path, {"fedasmu": [0.80, 0.82, 0.81], "fedavg": [0.71, 0.70, 0.72]})
+    assert noise(found) == pytest.approx(0.02267, rel=1e-3)
+    assert "Differences below 2.3 points are within the noise of the seeds." in lesson(found)
+
+
+def test_the_lesson_says_who_is_ahead_and_how_sure_that_is(tmp_path: Path) -> None:
+    ends = {"fedasmu": [0.70, 0.71, 0.70], "fedavg": [0.80, 0.81, 0.80], "fedbuff": [0.4, 0.4, 0.41]}
+    assert lesson(league(tmp_path, ends, quick="fedavg")) == (
+        "fedavg ends highest, at an accuracy of 0.803, 10.0 points before fedasmu. "
+        "fedavg is the first at 0.7, after 50 s; fedasmu takes 2.0 times as long. "
+        "Differences below 1.2 points are within the noise of the seeds."
+    )
+
+
+def test_one_seed_is_said_to_be_one(tmp_path: Path) -> None:
+    found = league(tmp_path, {"fedasmu": [0.8], "fedavg": [0.7]})
+    assert math.isnan(noise(found))
+    assert lesson(found).endswith("One seed each: what is noise cannot be told.")
+    assert all("accuracy" not in columns for columns in best(found)), "nothing is bold by a single seed"
+
+
+def test_the_few_to_look_at_first(tmp_path: Path) -> None:
+    names = ["fedasmu", "fedavg", "fedprox", "feddyn", "fedasync", "port", "fedbuff", "fedsa"]
+    found = league(tmp_path, {name: [0.5 + 0.01 * place] for place, name in enumerate(names)})
+    chosen = [one.label for one in few(found)]
+    assert chosen == ["fedasmu", "fedsa", "fedavg", "fedbuff", "port", "fedasync"]

@@ -1,0 +1,248 @@
+"""The live page: what it reads, whom it lets in, and that it moves in a real browser while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedasmu.watch.follow import CHUNK, Place, news
+from fedasmu.watch.standing import find
+from helpers.browser import Browser
+
+RECIPE = """
+model = "softmax"
+data.name = "fashion-mnist-small"
+fleet.devices = 20
+pacing.max_in_flight = 5
+local = {epochs = 1, lr = 0.05}
+algorithm.name = "fedasmu"
+evaluate.every = 5
+stop.uploads = 3000
+checkpoint_seconds = 1
+"""
+
+
+# --- what it reads
+
+
+def test_only_whole_lines_are_told_and_each_once(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"a":1}\n{"b"')
+    (tmp_path / "metrics.csv").write_text("time\n")
+    first = news(tmp_path, Place())
+    assert (first.events, first.metrics, first.anew) == ('{"a":1}\n', "time\n", False)
+    assert not news(tmp_path, first.place)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(":2}\n")
+    assert news(tmp_path, first.place).events == '{"b":2}\n'
+
+
+def test_a_resumed_run_is_waited_for_and_another_one_is_read_anew(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text("1\n2\n3\n")
+    known = news(tmp_path, Place()).place
+    os.truncate(events, 2)  # as a resume does: it will write the same bytes again
+    assert not news(tmp_path, known)
+    with events.open("a") as file:
+        file.write("2\n3\n4\n")
+    assert news(tmp_path, known).events == "4\n"
+    (tmp_path / "other").write_text("new\n")
+    (tmp_path / "other").replace(events)
+    again = news(tmp_path, known)
+    assert (again.events, again.anew) == ("new\n", True)
+
+
+def test_a_long_file_comes_in_parts(tmp_path: Path) -> None:
+    lines = "".join(f"{number}\n" for number in range(400_000))
+    (tmp_path / "events.jsonl").write_text(lines)
+    place, told, parts = Place(), "", 0
+    while found := news(tmp_path, place):
+        assert len(found.events) <= CHUNK
+        place, told, parts = found.place, told + found.events, parts + 1
+    assert told == lines
+    assert parts > 1
+
+
+@pytest.mark.parametrize("text", ["", "1", "1-2", "a-b-c", "1-2-3-4", "-1-2-3", "9" * 40 + "-1-1", "1-2-x"])
+def test_a_place_that_makes_no_sense_is_the_beginning(text: str) -> None:
+    assert Place.parse(text) == Place()
+
+
+def test_runs_are_found_below_a_folder_whatever_is_in_them(tmp_path: Path) -> None:
+    for name in ("b/seed-0", "a/seed-0", "a/seed-1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.toml").write_text('seed = 3\n[algorithm]\nname = "fedavg"\n')
+    (tmp_path / "b/seed-0/config.toml").write_text("= not toml")
+    (tmp_path / "a/seed-1/metrics.csv").write_bytes(b"time,uploads\n1.0,5\n2.0,\xff")
+    (tmp_path / "link").symlink_to("/")
+    runs = find(tmp_path)
+    assert [run.label for run in runs] == ["a/seed-0", "a/seed-1", "b/seed-0"]
+    assert runs[1].standing()["last"] == "1.0,5"
+    assert runs[2].standing()["method"] == ""
+    json.dumps([run.standing() for run in runs])
+
+
+# --- whom it lets in
+
+
+@contextmanager
+def watching(folder: Path, *options: str) -> Iterator[str]:
+    """The address of a page for this folder, served by the command."""
+    command = [sys.executable, "-m", "fedasmu", "watch", str(folder), "--wait", *options]
+    page = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert page.stdout is not None
+        yield page.stdout.readline().split()[3]
+    finally:
+        page.terminate()
+        page.wait()
+
+
+def asked(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(url, method=method, headers=headers)
+    tls = ssl._create_unverified_context()  # the page's certificate is its own
+    try:
+        with urllib.request.urlopen(request, timeout=20, context=tls) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_is_read_only_and_answers_to_its_own_name(tmp_path: Path) -> None:
+    with watching(tmp_path, "--port", "0") as url:
+        code, page = asked(url)
+        assert code == 200
+        assert "{{" not in page
+        assert asked(url, Host="evil.example:80")[0] == 421
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert asked(url, method)[0] == 405
+        for path in ("../etc/passwd", "config.toml", "run.csv?run=../../etc", "run.csv?run=%00"):
+            assert asked(url + path)[1].count("\n") <= 1
+
+
+def test_others_see_it_with_tls_and_a_token_only(tmp_path: Path) -> None:
+    with watching(tmp_path, "--listen", "127.0.0.1:0") as url:
+        assert url.startswith("https://127.0.0.1:")
+        place, token = url.split("?token=")
+        assert asked(url)[0] == 200
+        assert asked(place)[0] == 403
+        assert asked(f"{place}?token={token[:-1]}x")[0] == 403
+        assert asked(f"{place}run.csv", Cookie=f"fedasmu-watch={token}")[0] == 200
+        assert asked(f"{place}stream")[0] == 403
+        with pytest.raises(OSError):
+            asked(place.replace("https", "http"))
+
+
+def test_a_wrong_port_and_a_wrong_folder_are_said() -> None:
+    def told(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "fedasmu", "watch", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    code, message = told("no/such/run")
+    assert code == 2
+    assert "no such directory" in message
+    assert told(".", "--listen", "nonsense")[0] == 2
+    code, message = told(".", "--listen", "127.0.0.1:1000000")
+    assert code == 2
+    assert "Traceback" not in message
+
+
+# --- in the browser
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a run or go on with it; whatever still runs at the end is killed."""
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "fedasmu", "run", *arguments, "--workers", "inline"]
+        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+UPLOADS = "(document.querySelector('#numbers dd')?.innerText ?? '0').replaceAll(',', '').split(' ')[0] * 1"
+
+
+def test_it_moves_while_a_run_goes_on_and_survives_its_kill_and_resume(
+    browser: Browser, start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    with watching(tmp_path / "run", "--port", "0") as url:
+        browser.visit(url)
+        run = start("recipe.toml", "--out", "run")
+        browser.wait(f"{UPLOADS} > 20", 120)
+        before = browser.run(UPLOADS)
+        browser.wait(f"{UPLOADS} > {before} + 20", 120)
+        while not (tmp_path / "run" / "checkpoint").is_dir():
+            assert run.poll() is None
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        killed = browser.run(UPLOADS)
+        start("--resume", "run")
+        browser.wait(f"{UPLOADS} > {killed} + 20", 120)
+        assert browser.run("fold.open.size") <= 5, "a task that was replayed is not in flight twice"
+        assert browser.run("document.querySelectorAll('#devices tbody tr').length") == 20
+        assert not browser.run("document.getElementById('learned').hidden")
+        browser.resize(390, 800)
+        assert browser.run("document.documentElement.scrollWidth") == 390
+        assert browser.complaints == []
+
+
+def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
+    for seed, method in enumerate(("fedavg", "<b>odd</b>")):
+        run = tmp_path / f"{method.strip('<b>/')}" / f"seed-{seed}"
+        run.mkdir(parents=True)
+        run.joinpath("config.toml").write_text(
+            f"seed = {seed}\n[algorithm]\nname = {json.dumps(method)}\n[stop]\nuploads = 10\n"
+        )
+        run.joinpath("metrics.csv").write_text("time,uploads,accuracy\n0.0,0,0.1\n5.0,5,0.4\n")
+        run.joinpath("events.jsonl").write_text('{"time":1.0,"event":"start","task":0,"device":3,"version":0}\n')
+    (tmp_path / "fedavg" / "seed-0" / "summary.json").write_text("{}")
+    with watching(tmp_path, "--port", "0") as url:
+        browser.visit(url)
+        browser.wait("document.querySelectorAll('#runs tbody tr').length === 2", 60)
+        browser.wait("document.getElementById('runs').innerText.includes('0.4')", 60)
+        text = browser.run("document.getElementById('runs').innerText")
+        assert "finished" in text
+        assert "<b>odd</b>" in text, "a name is text, never HTML"
+        browser.run("document.querySelector('#runs button').click()")
+        browser.wait("!document.getElementById('one').hidden && fold.open.size === 1", 60)
+        assert browser.complaints == []
+
+
+def test_100_000_events_stay_light(browser: Browser, tmp_path: Path) -> None:
+    devices, lines = 1000, []
+    for task in range(33_334):
+        common = f'"task":{task},"device":{task % devices}'
+        lines.append(f'{{"time":{task}.0,"event":"start",{common},"version":{task}}}')
+        lines.append(
+            f'{{"time":{task}.5,"event":"upload",{common},"base":{task},"staleness":3,"verdict":"accepted","loss":1.0}}'
+        )
+        lines.append(f'{{"time":{task}.5,"event":"version","version":{task + 1},"tasks":[{task}],"weights":[0.1]}}')
+    (tmp_path / "config.toml").write_text('seed = 0\n[algorithm]\nname = "fedasync"\n')
+    (tmp_path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "metrics.csv").write_text("time,uploads,accuracy\n0.0,0,0.1\n")
+    with watching(tmp_path, "--port", "0") as url:
+        browser.visit(url)
+        browser.wait(f"{UPLOADS} === 33334", 60)
+        kept = "fold.done.length + fold.lines.length + fold.weights.columns[0].length"
+        assert browser.run(kept) < 10_000, "what is kept does not grow with the run"
+        assert browser.run("document.querySelectorAll('*').length") < 3_000
+        assert browser.complaints == []
