@@ -16,7 +16,8 @@ import torch
 
 from fedasmu.network import client as clients
 from fedasmu.network import wire
-from fedasmu.network.client import Client, Ended, Stopped
+from fedasmu.network.client import Client, Stopped
+from fedasmu.network.connection import Ended
 from fedasmu.network.folder import Folder
 from fedasmu.network.keys import Key
 from fedasmu.protocol import Report

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from fedasmu.errors import Refused
+
+NO_THREAD = "the system gives this process no further thread: see `ulimit -u`, and how much memory is free"
 
 
 @contextmanager
@@ -20,6 +25,26 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def started(work: Callable[[], None], name: str) -> threading.Thread:
+    """A thread at work. `Refused` where the system gives no more of them."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        raise Refused(NO_THREAD) from None
+    return thread
+
+
+def one_worker(name: str) -> ThreadPoolExecutor:
+    """An executor with a single thread, which is there from now on. `Refused` where the system gives no more."""
+    executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+    try:
+        executor.submit(int)
+    except RuntimeError:
+        raise Refused(NO_THREAD) from None
+    return executor
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fedasmu.seeding import derive
 from fedasmu.server import Entry
 
 DELIVERIES = 8  # of models to one device for one task: its own, a fresh one, and repeats where a reply was lost
+PARTS = 32  # a download that breaks off and goes on must have brought this part of a model at least
 
 
 class Gone(Exception):
@@ -125,6 +126,19 @@ class Coordinator:
         self._count(task, now)
         return entry.fresh
 
+    def again(self, device: int, version: int, first: int, now: float) -> Model:
+        """A model of the device's open task, to be sent once more from its `first` byte on."""
+        task = self.acts.tasks.get(device, -1)
+        entry = self._entry(device, task, now)
+        lease = self.leases.find(task)
+        for model in (entry.task.model, entry.fresh):
+            if model is not None and model.version == version and lease is not None:
+                if first < lease.reached + max(1, 4 * len(model.vector) // PARTS):  # nothing to speak of has come
+                    self._count(task, now)
+                lease.reached = first
+                return model
+        raise Gone
+
     def beat(self, device: int, task: int, now: float) -> bool:
         """A sign of life. Whether the server waits for the model, unfinished as it may be."""
         self._entry(device, task, now)
@@ -171,7 +185,7 @@ class Coordinator:
         lease = self.leases.find(task)
         if lease is None:
             return
-        lease.deliveries += 1
+        lease.deliveries, lease.reached = lease.deliveries + 1, 0
         if lease.deliveries > DELIVERIES:
             self.lose(task, now)
             raise Gone

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
-from fedasmu.errors import DeviceError, UserError
+from fedasmu.errors import DeviceError, Refused, UserError
 from fedasmu.network import wire
-from fedasmu.network.client import Client, Ended, Reply, Stopped
+from fedasmu.network.beats import Beats
+from fedasmu.network.client import Client, Stopped
+from fedasmu.network.connection import Ended, Reply
 from fedasmu.network.drawer import Drawer, Parcel
 from fedasmu.network.equipment import Equipment, Source, examples, source
 from fedasmu.network.keys import Invite
@@ -31,6 +32,8 @@ FAILURES = 3  # tasks in a row, before a device gives up
 QUARRELS = 5  # visits in a row that another process with the same key ended
 BUILDING = threading.Lock()  # torch traces a network by patching itself, for all threads
 HEADROOM = 1 << 20  # bytes of a task besides its tensors
+
+Read = TypeVar("Read", Task, Model)
 
 
 class Abandoned(Exception):
@@ -82,7 +85,7 @@ class Device:
         except Ended as ended:
             if ended.code != "over":
                 raise
-            self.say("the run is over")
+            self.say(str(ended))
         finally:
             self.close()
 
@@ -110,26 +113,33 @@ class Device:
         if not self._ready():
             self.stopping.wait(5.0)
             return False
-        reply = self._ask("GET", f"/v1/task?wait={self._poll:g}", wait=self._poll)
-        if reply.status != 200:
-            self.stopping.wait(reply.pause)
-            return False
-        assert self._equipment is not None
-        task = wire.read_task(reply.body, self._equipment.layout.size)
+        with Beats(self.client, self._beat) as beats:
+            target = f"/v1/task?wait={self._poll:g}"
+            reply = self._ask(lambda: self.client.download("GET", target, wait=self._poll, heard=beats.heard))
+            if reply.status != 200:
+                self.stopping.wait(reply.pause)
+                return False
+            task = self._read(wire.read_task, reply)
+            if not self._done(task, beats.lost):
+                return False
+        self._failures = 0
+        return self._deliver_parcel()
+
+    def _done(self, task: Task, lost: threading.Event) -> bool:
+        """Whether the task's report is in the outbox."""
         try:
-            with self._beating(task.id) as lost, one_thread():
+            with one_thread():
                 self._work(task, lost)
         except Exception as error:
             cause = error.__cause__ or error  # what is raised in a poll comes as the session's failure
-            if isinstance(cause, Stopped | UserError):
+            if isinstance(cause, Stopped | UserError | Refused):
                 raise cause from None
             if not isinstance(cause, Abandoned):
                 self._fail(task, traceback.format_exc())
                 return False
             self.say(f"task {task.id} was given up by the server")
             return False
-        self._failures = 0
-        return self._deliver_parcel()
+        return True
 
     def _work(self, task: Task, lost: threading.Event) -> None:
         """The session, with this device in the place of the virtual clock."""
@@ -137,7 +147,11 @@ class Device:
         assert equipment is not None
         memory = self.drawer.memory()
         polls = iter(range(1 << 30))
-        wanted = lambda: bool(self._of_task("POST", f"/v1/tasks/{task.id}/beat?poll={next(polls)}").table.get("wanted"))  # noqa: E731
+
+        def wanted() -> bool:
+            reply = self._of_task(self._request("POST", f"/v1/tasks/{task.id}/beat?poll={next(polls)}"))
+            return bool(reply.table.get("wanted"))
+
         work = Work(task, equipment.learner.train(task, equipment.work, memory), wanted)
         step = work.begin()
         while not isinstance(step, Report):
@@ -152,11 +166,9 @@ class Device:
         self.drawer.post(Parcel(task.id, wire.report_frame(step, equipment.attachments), memory))
 
     def _fresh(self, task: Task, ask: int) -> Model | None:
-        reply = self._of_task("POST", f"/v1/tasks/{task.id}/fresh?ask={ask}")
-        if reply.status == 204:
-            return None
-        assert self._equipment is not None
-        return wire.read_model(reply.body, self._equipment.layout.size)
+        target = f"/v1/tasks/{task.id}/fresh?ask={ask}"
+        reply = self._of_task(lambda: self.client.download("POST", target))
+        return None if reply.status == 204 else self._read(wire.read_model, reply)
 
     def _deliver_parcel(self) -> bool:
         """Send what is in the outbox until the server has said what became of it."""
@@ -164,7 +176,7 @@ class Device:
         if parcel is None:
             return False
         try:
-            outcome = self._of_task("PUT", f"/v1/tasks/{parcel.task}/result", parcel.frame).table
+            outcome = self._of_task(self._request("PUT", f"/v1/tasks/{parcel.task}/result", parcel.frame)).table
         except Abandoned:
             outcome = {}
         verdict = outcome.get("verdict")
@@ -173,16 +185,27 @@ class Device:
         self.say(f"task {parcel.task}: {verdict or 'given up by the server'}")
         return verdict is not None
 
-    def _of_task(self, method: str, target: str, body: bytes = b"") -> Reply:
-        reply = self._ask(method, target, body)
+    def _read(self, read: Callable[[bytes, int], Read], reply: Reply) -> Read:
+        """A frame of the server's, which is believed no more than it believes us."""
+        assert self._equipment is not None
+        try:
+            return read(reply.body, self._equipment.layout.size)
+        except wire.Malformed as error:
+            raise UserError(f"{self.client.url}: what the server sends is no model for this device: {error}") from None
+
+    def _of_task(self, attempt: Callable[[], Reply]) -> Reply:
+        reply = self._ask(attempt)
         if reply.status >= 400:
             raise Abandoned
         return reply
 
-    def _ask(self, method: str, target: str, body: bytes = b"", wait: float = 0.0) -> Reply:
+    def _request(self, method: str, target: str, body: bytes = b"") -> Callable[[], Reply]:
+        return lambda: self.client.request(method, target, body)
+
+    def _ask(self, attempt: Callable[[], Reply]) -> Reply:
         """A signed request. A server that was started again does not know us: then a new visit, and once more."""
         while True:
-            reply = self.client.request(method, target, body, wait=wait)
+            reply = attempt()
             code = reply.table.get("error") if reply.status >= 400 else None
             if code in ("over", "revoked"):
                 raise Ended(code, str(reply.table.get("say")))
@@ -207,29 +230,9 @@ class Device:
         self._beat, self._poll = _bounded(welcome.get("beat"), 20.0), _bounded(welcome.get("poll"), 25.0)
         self.drawer.keep_pins(self.client.pins)
 
-    @contextmanager
-    def _beating(self, task: int) -> Iterator[threading.Event]:
-        """Signs of life while the task goes on: the first at once. Sets the event when the server has given it up."""
-        done, lost = threading.Event(), threading.Event()
-
-        def beat() -> None:
-            pause = 0.0
-            while not done.wait(pause) and not lost.is_set():
-                reply = self.client.once("POST", f"/v1/tasks/{task}/beat")
-                pause = self._beat if reply is not None else min(1.0, self._beat)
-                if reply is not None and reply.status == 410:
-                    lost.set()
-
-        thread = threading.Thread(target=beat, name=f"beat-{task}", daemon=True)
-        thread.start()
-        try:
-            yield lost
-        finally:
-            done.set()
-
     def _fail(self, task: Task, trace: str) -> None:
         self._failures += 1
-        self._ask("POST", f"/v1/tasks/{task.id}/fail", trace.encode()[-8192:])
+        self._ask(self._request("POST", f"/v1/tasks/{task.id}/fail", trace.encode()[-8192:]))
         self.say(f"task {task.id} failed: {trace.strip().splitlines()[-1]}")
         if self._failures >= FAILURES:
             raise DeviceError(None, f"{FAILURES} tasks in a row failed on this device\n\n{trace.rstrip()}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from fedasmu.pools.contract import Answer, Job, Perform
+from fedasmu.process import one_worker
 
 
 class Evaluator:
@@ -13,7 +14,7 @@ class Evaluator:
 
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        self._thread = one_worker("evaluate")
         self._futures: dict[int, Future[Answer]] = {}
         self._tickets = 0
 

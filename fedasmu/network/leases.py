@@ -23,6 +23,7 @@ class Lease:
     began: float
     until: float
     deliveries: int = 0  # of models to the device, for this task
+    reached: int = 0  # bytes of the last one that came, as far as is known
 
 
 @dataclass(slots=True)

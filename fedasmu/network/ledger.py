@@ -13,13 +13,13 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from fedasmu.network import failpoint
 from fedasmu.network.segment import Act, Damaged, Segment, opening, packed
+from fedasmu.process import one_worker
 
 STEP = 16 << 20  # bytes allocated ahead
 RESERVE = 1 << 20  # kept for acts without a body when the disk is full
@@ -54,7 +54,7 @@ class Ledger:
         """Open a folder of segments, or begin one. The table (run, versions) opens every segment that is written."""
         self.directory, self.table, self.step, self.reserve, self._failed = directory, table, step, reserve, failed
         directory.mkdir(parents=True, exist_ok=True)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fdatasync")
+        self._thread = one_worker("fdatasync")
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._flusher: asyncio.Task[None] | None = None
         self.next = 0  # the number of the act that comes next

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -22,6 +24,12 @@ def seconds_of(request: Request, longest: float) -> float:
 
 def task_of(request: Request) -> int:
     return int(request.path_params["task"])
+
+
+def range_of(request: Request) -> int:
+    """The first byte that is asked for. Only `bytes=N-` is known; any other range is answered with the whole."""
+    found = re.fullmatch(r"bytes=(\d{1,15})-", request.headers.get("range", ""), re.ASCII)
+    return int(found[1]) if found else 0
 
 
 def address_of(request: Request) -> str:

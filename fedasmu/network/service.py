@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from functools import wraps
@@ -21,14 +20,14 @@ from fedasmu.network.coordinator import Coordinator, Gone
 from fedasmu.network.door import Door, Problem, Signed, body, table
 from fedasmu.network.keys import encoded
 from fedasmu.network.ledger import DiskFull
-from fedasmu.network.replies import address_of, broken, full, gone, hung_up, refused, seconds_of, task_of
+from fedasmu.network.polls import Polls
+from fedasmu.network.replies import address_of, broken, full, gone, range_of, refused, seconds_of, task_of
 from fedasmu.network.script import Free, Script
 from fedasmu.network.terms import Terms
 
 FRAME = "application/x-fedasmu"
 TRACE = 8192  # bytes of a device's traceback
 FAILURES = 100  # that are kept
-POLLS = 2000  # open at once before devices are told to come back later
 TRANSFERS = 64  # uploads read at once
 RATE = 16_384  # bytes a second that an upload must have at least
 
@@ -52,7 +51,7 @@ class Service:
         self.told_over: set[int] = set()  # devices that know it
         self.woken = asyncio.Event()
         self.order: Free | Script = Free()
-        self._polls: dict[int, asyncio.Event] = {}
+        self.polls = Polls(self.woken.set)
         self._transfers = 0
         self.lengths = wire.report_lengths(len(coordinator.server.model.vector), coordinator.acts.attachments)
         routes = [
@@ -61,6 +60,7 @@ class Service:
             Route("/v1/hello", self.hello, methods=["POST"]),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
             Route("/v1/task", self._guarded(Service.task)),
+            Route("/v1/models/{version:int}", self._guarded(Service.model)),
             Route("/v1/tasks/{task:int}/fresh", self._guarded(Service.fresh), methods=["POST"]),
             Route("/v1/tasks/{task:int}/beat", self._guarded(Service.beat), methods=["POST"]),
             Route("/v1/tasks/{task:int}/result", self._guarded(Service.result), methods=["PUT"]),
@@ -77,6 +77,8 @@ class Service:
 
     async def enrol(self, request: Request) -> Response:
         self.door.limit_enrolment(address_of(request))
+        if self.over:
+            raise Problem(410, "over", "the run is over: it ended before this device had joined")
         seat = self.door.enrol(await table(request))
         return JSONResponse({"device": seat.seat, "name": seat.name}, 201)
 
@@ -102,18 +104,17 @@ class Service:
     async def task(self, request: Request, signed: Signed) -> Response:
         """A long poll: the device's task, as soon as there is one."""
         device, coordinator = signed.device, self.coordinator
-        if coordinator.arrive(device, self.clock()) is None and len(self._polls) < POLLS:
-            await self._wait(request, device, seconds_of(request, coordinator.plan.settings.poll))
+        if coordinator.arrive(device, self.clock()) is None and not self.polls.full:
+            await self.polls.wait(request, device, seconds_of(request, coordinator.plan.settings.poll))
         coordinator.leave(device)
         self._check_over(device)
         number = coordinator.acts.tasks.get(device)
         if number is not None:
             frame = wire.task_frame(coordinator.server.ledger[number].task)
             return await self._told(Response(frame, media_type=FRAME))
-        seats = len(self.door.seats)
-        pause = random.uniform(0.5, 1.5) * seats / 200 if len(self._polls) >= POLLS else 0.0
-        pause = max(pause, coordinator.leases.rests(device, self.clock()), 5.0 * coordinator.draining)
-        return Response(status_code=204, headers={"Retry-After": str(round(min(pause, 600.0)))})
+        rest = max(coordinator.leases.rests(device, self.clock()), 5.0 * coordinator.draining)
+        pause = self.polls.pause(len(self.door.seats), rest)
+        return Response(status_code=204, headers={"Retry-After": str(pause)})
 
     async def fresh(self, request: Request, signed: Signed) -> Response:
         ask = request.query_params.get("ask", "0")
@@ -127,6 +128,19 @@ class Service:
         if model is None:
             return await self._told(Response(status_code=204))
         return await self._told(Response(wire.model_frame(model), media_type=FRAME))
+
+    async def model(self, request: Request, signed: Signed) -> Response:
+        """A model that the device was sent for its task, from the byte on where the sending broke off."""
+        version, first = int(request.path_params["version"]), range_of(request)
+        model = self.coordinator.again(signed.device, version, first, self.clock())
+        data, mark = wire.raw(model.vector), f'"{wire.digest(model.vector)}"'
+        headers = {"ETag": mark, "Accept-Ranges": "bytes"}
+        if not first or request.headers.get("if-range", mark) != mark:
+            return await self._told(Response(data, headers=headers, media_type=FRAME))
+        if first >= len(data):
+            raise Problem(416, "range", f"the model has {len(data)} bytes")
+        headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
+        return await self._told(Response(data[first:], 206, headers, FRAME))
 
     async def beat(self, request: Request, signed: Signed) -> Response:
         turn = "poll" in request.query_params and await self.order.turn("poll", task_of(request), lambda: False)
@@ -179,38 +193,14 @@ class Service:
         for device in self.door.reload():
             if (held := self.coordinator.acts.tasks.get(device)) is not None:
                 self.coordinator.lose(held, self.clock())
-            self.answer(device)
+            self.polls.answer(device)
         for task in self.coordinator.advance(self.clock()):
-            self.answer(task.device)
+            self.polls.answer(task.device)
 
     def finish(self) -> None:
         """The run is over: whoever waits is told."""
         self.over = True
-        self.release()
-
-    def release(self) -> None:
-        for device in list(self._polls):
-            self.answer(device)
-
-    def answer(self, device: int) -> None:
-        """Wake the poll of this device, if there is one."""
-        if (waiting := self._polls.get(device)) is not None:
-            waiting.set()
-
-    async def _wait(self, request: Request, device: int, seconds: float) -> None:
-        """Until there is a task, the time is up, or the device has hung up."""
-        self.answer(device)  # a second poll of the same device ends the first
-        mine = self._polls[device] = asyncio.Event()
-        self.woken.set()
-        gone = asyncio.ensure_future(hung_up(request))
-        answered = asyncio.ensure_future(mine.wait())
-        try:
-            await asyncio.wait({gone, answered}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            answered.cancel()
-            if self._polls.get(device) is mine:
-                del self._polls[device]
+        self.polls.release()
 
     async def _upload(self, request: Request, signed: Signed, task: int) -> bytearray:
         if self._transfers >= TRANSFERS:

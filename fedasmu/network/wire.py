@@ -75,11 +75,11 @@ def frame(fields: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
     text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
     if len(text) > HEAD:
         raise ValueError(f"the head has {len(text)} bytes: at most {HEAD} can be sent")
-    return b"".join([PREFIX.pack(MAGIC, len(text)), text, *map(_bytes, tensors)])
+    return b"".join([PREFIX.pack(MAGIC, len(text)), text, *map(raw, tensors)])
 
 
 def digest(vector: Tensor) -> str:
-    return sha256(_bytes(vector)).hexdigest()
+    return sha256(raw(vector)).hexdigest()
 
 
 def task_frame(task: Task) -> bytes:
@@ -163,7 +163,8 @@ def report_lengths(size: int, attachments: Shapes) -> range:
     return range(PREFIX.size + 2 + tensors, PREFIX.size + HEAD + tensors + 1)
 
 
-def _bytes(tensor: Tensor) -> bytes:
+def raw(tensor: Tensor) -> bytes:
+    """A tensor as it stands in a frame."""
     return tensor.detach().cpu().contiguous().numpy().astype(DTYPES[NAME_OF[tensor.dtype]][1], copy=False).tobytes()
 
 

@@ -12,9 +12,8 @@ from torch import nn
 from fedasmu.build import build
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import Interrupted
-from fedasmu.network import certificate
 from fedasmu.network.device import Device
-from fedasmu.network.folder import Folder
+from fedasmu.network.folder import Folder, Shown
 from fedasmu.network.listener import bound
 from fedasmu.network.script import Line
 from fedasmu.network.serving import Serving
@@ -33,6 +32,8 @@ class Federation:
     """The server of a small problem. Start it, add devices, and see what they leave."""
 
     lines: list[Line] | None = None
+    shown: Shown | None = None
+    linger = 20.0
 
     def __init__(self, folder: Path, data: FederatedData | None = None, factory: Any = network, **changes: Any) -> None:
         self.data = blobs() if data is None else data
@@ -44,7 +45,7 @@ class Federation:
         if not self.path.exists():
             self.path.mkdir()
             listening = bound("127.0.0.1", 0)
-            Folder.make(self.path, len(self.data.shards), "127.0.0.1", listening.getsockname()[1])
+            Folder.make(self.path, len(self.data.shards), "127.0.0.1", listening.getsockname()[1], shown=self.shown)
             listening.close()
         self.folder = Folder(self.path)
         self.devices: list[Device] = []
@@ -53,9 +54,9 @@ class Federation:
 
     def start(self) -> None:
         self.stopping, self.ended = threading.Event(), False
-        keys = self.folder.keys
-        context = certificate.server_context(keys / "current.pem", keys / "current.key")
-        self.serving = Serving(self.world, self.folder, context, self.stopping, linger=20.0, lines=self.lines)
+        self.serving = Serving(
+            self.world, self.folder, self.folder.context, self.stopping, linger=self.linger, lines=self.lines
+        )
         listening = bound("127.0.0.1", self.folder.port)
         self._server = self._thread(lambda: self._serve(listening))
 
@@ -78,12 +79,13 @@ class Federation:
         indices = self.data.shards[number]
         invite = None if (self.states / str(number) / "server.json").exists() else str(self.folder.invite(seat=number))
         given = {
+            "url": self.folder.url,
             "data": lambda: (self.data.train.inputs[indices], self.data.train.targets[indices]),
             "invite": invite,
             "state": self.states / str(number),
             "model": network,
         }
-        device = Device(self.folder.url, **{**given, **options})
+        device = Device(**{**given, **options})
         self.devices.append(device)
         return device
 

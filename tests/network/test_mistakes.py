@@ -22,7 +22,7 @@ from fedasmu.network.listener import bound
 from fedasmu.network.terms import Terms
 from helpers.federation import Federation, network
 
-INVITE = str(Invite.new(bytes(32)))
+INVITE = str(Invite.new(bytes([7]) * 32))
 
 
 def said(*arguments: str) -> str:

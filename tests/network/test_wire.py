@@ -32,7 +32,7 @@ GRADIENT = {"gradient": (torch.float32, (3, 2))}
 
 def same(one: Tensor, other: Tensor) -> bool:
     """To the bit, NaN and signed zeros too."""
-    return one.dtype == other.dtype and one.shape == other.shape and wire._bytes(one) == wire._bytes(other)
+    return one.dtype == other.dtype and one.shape == other.shape and wire.raw(one) == wire.raw(other)
 
 
 @settings(max_examples=150, deadline=None)
