@@ -74,9 +74,11 @@ def rotate(
     """Make the server's next certificate, which devices learn of at their next hello; --now switches to it."""
     needs_network()
     from fedasmu.network import certificate
-    from fedasmu.network.folder import Folder
+    from fedasmu.network.folder import Folder, Shown
 
     folder = Folder(directory)
+    if folder.shown != Shown():
+        raise UserError(f"{directory}: its certificate is of a public authority; renew it there, and start again")
     if now:
         certificate.switch(folder.keys)
         say(f"switched; restart the server with: fedasmu serve --resume {directory}")

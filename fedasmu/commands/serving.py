@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedasmu.errors import Interrupted, UserError
 if TYPE_CHECKING:
     from fedasmu.build import World
     from fedasmu.config import Config
+    from fedasmu.network.folder import Shown
 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
@@ -27,6 +29,10 @@ SERVE_EXAMPLES = """
   fedasmu serve quickstart --listen 0.0.0.0:8443 --out runs/fleet
 
   fedasmu serve --resume runs/fleet
+
+  fedasmu serve quickstart --listen 0.0.0.0:8443 --name fl.example --cert fullchain.pem --key privkey.pem
+
+  fedasmu serve quickstart --behind-proxy --name fl.example --listen 127.0.0.1:8080
 """
 
 
@@ -41,6 +47,16 @@ def serve(
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was stopped.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace what an earlier run left in the run directory.")] = False,
+    cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A public authority's certificate, with its chain; PEM.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")] = None,
+    behind_proxy: Annotated[
+        bool, typer.Option(help="Speak plain HTTP on this machine, to a proxy that ends TLS and that --name names.")
+    ] = False,
+    stay: Annotated[
+        bool, typer.Option(help="When the run is over, stay until stopped, and tell whoever comes.")
+    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Train a federated model on real devices: serve them over HTTPS until the run is over."""
@@ -52,9 +68,10 @@ def serve(
     from fedasmu.network.listener import bound
 
     if resume is not None:
-        _go_on(resume, allow_code)
+        _go_on(resume, stay, allow_code)
         return
     host, port = _address(listen)
+    shown, host = _shown(cert, key, name if behind_proxy else None, host)
     config = _guarded(loaded(recipe, overrides or [], seed, allow_code))
     directory = out or Path("runs") / config.name
     check_free(directory, overwrite)
@@ -62,39 +79,49 @@ def serve(
         world = built(config)
         with begun(world, directory, overwrite):
             port = listening.getsockname()[1]
-            folder = Folder.make(directory, len(world.examples), name or _told(host), port, host)
+            folder = Folder.make(
+                directory, len(world.examples), name.partition(":")[0] or _told(host), port, host, shown
+            )
             say(f"devices join with: {folder.join_line(folder.invite(uses=folder.seats, hours=24 * 30))}")
-            _serve(world, folder, listening)
+            _serve(world, folder, listening, stay)
 
 
-def _go_on(directory: Path, allow_code: bool) -> None:
+def _go_on(directory: Path, stay: bool, allow_code: bool) -> None:
     from fedasmu.lock import check_idle
+    from fedasmu.network.farewell import tell
     from fedasmu.network.folder import Folder
     from fedasmu.network.listener import bound
+    from fedasmu.process import stop_request
     from fedasmu.record import claimed
 
     folder = Folder(directory)
     check_idle(directory)
-    if (directory / "summary.json").exists():
-        say(f"{directory} is finished already")
-        return
-    world = built(loaded(str(directory / "config.toml"), [], None, allow_code))
+    config = loaded(str(directory / "config.toml"), [], None, allow_code)
+    finished = (directory / "summary.json").exists()
+    if finished:
+        say(f"{directory} is finished already" + "; devices that come are told so" * stay)
+        if not stay:
+            return
+    world = None if finished else built(config)
     with claimed(directory, resume=True, overwrite=False), closing(bound(folder.bind, folder.port)) as listening:
-        _serve(world, folder, listening)
+        if world is None:
+            with stop_request() as stopping:
+                tell(listening, folder.context, config.network.per_address, stopping)
+        else:
+            _serve(world, folder, listening, stay)
 
 
-def _serve(world: World, folder: Any, listening: Any) -> None:
-    from fedasmu.network import certificate
-    from fedasmu.network.serving import Serving
+def _serve(world: World, folder: Any, listening: Any, stay: bool) -> None:
+    from fedasmu.network.serving import LINGER, Serving
     from fedasmu.process import one_thread, stop_request
     from fedasmu.progress import Live
     from fedasmu.report.summary import table
     from fedasmu.result import Result
 
     live = Live(console, world.config.stop.uploads)
-    context = certificate.server_context(folder.keys / "current.pem", folder.keys / "current.key")
+    linger = math.inf if stay else LINGER
     with one_thread(), _resumable(folder.path), stop_request() as stopping, live.shown():
-        Serving(world, folder, context, stopping, live.say, live.observe).serve(listening)
+        Serving(world, folder, folder.context, stopping, live.say, live.observe, linger).serve(listening)
     console.print(table(Result(folder.path)))
     say(f"run directory: {folder.path}")
 
@@ -152,6 +179,27 @@ def begun(world: World, directory: Path, overwrite: bool) -> Iterator[None]:
         write_whole(directory / "config.toml", world.config.toml())
         write_profiles(world.profiles, directory / "fleet.csv")
         yield
+
+
+def _shown(cert: Path | None, key: Path | None, proxy: str | None, host: str) -> tuple[Shown, str]:
+    """What devices see of the server, and the address that it listens on."""
+    from fedasmu.network.certificate import server_context
+    from fedasmu.network.folder import Shown
+
+    if (cert is None) != (key is None):
+        raise UserError("--cert and --key go together: the certificate, and its private key")
+    if proxy is None and cert is not None and key is not None:
+        server_context(cert, key)  # wrong files show before anything is made
+        return Shown([str(cert.resolve()), str(key.resolve())]), host
+    if proxy is None:
+        return Shown(), host
+    if not proxy or cert is not None:
+        raise UserError(
+            "--behind-proxy: the proxy has the certificate; say with --name HOST[:PORT] where devices find it"
+        )
+    if host not in ("0.0.0.0", "127.0.0.1", "::1", "localhost"):
+        raise UserError(f"--listen {host}: behind a proxy the server speaks plain HTTP, so on this machine only")
+    return Shown(name=proxy), "127.0.0.1" if host == "0.0.0.0" else host
 
 
 def _address(text: str) -> tuple[str, int]:

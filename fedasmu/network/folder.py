@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import secrets
+import ssl
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,17 @@ import fedasmu
 from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.network import certificate, wire
+from fedasmu.network.connection import PUBLIC
 from fedasmu.network.keys import Invite
 from fedasmu.network.register import Register
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What devices see of a server that does not show a certificate of its own making."""
+
+    files: list[str] = field(default_factory=list)  # certificate and key of a public authority
+    name: str = ""  # the proxy's address, which ends TLS in front of the server
 
 
 class Folder:
@@ -30,17 +41,21 @@ class Folder:
             about = json.loads((path / "network.json").read_text())
             self.run, self.seats = str(about["run"]), int(about["seats"])
             self.host, self.port, self.bind = str(about["host"]), int(about["port"]), str(about["bind"])
+            self.shown = Shown(**about.get("shown", {}))
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"{path}: not the folder of a served run; begin one with fedasmu serve RECIPE") from None
         self.keys, self.failures = path / "keys", path / "failures"
         self.register = Register(path / "register.db", self.seats)
 
     @classmethod
-    def make(cls, path: Path, seats: int, host: str, port: int, bind: str = "127.0.0.1") -> Folder:
+    def make(
+        cls, path: Path, seats: int, host: str, port: int, bind: str = "127.0.0.1", shown: Shown | None = None
+    ) -> Folder:
         """`host` is what devices are told, `bind` the address that the server listens on."""
         run = secrets.token_hex(8)
         certificate.make(path / "keys", certificate.CURRENT, {host, "localhost", "127.0.0.1"} - {""})
         about = {"run": run, "seats": seats, "host": host, "port": port, "bind": bind}
+        about |= {"shown": asdict(shown or Shown())}
         write_whole(path / "network.json", json.dumps(about, indent=1) + "\n")
         return cls(path)
 
@@ -52,10 +67,22 @@ class Folder:
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"https://{host}:{self.port}"
+        return f"https://{self.shown.name or f'{host}:{self.port}'}"
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """What the server proves itself with; None where a proxy does."""
+        if self.shown.name:
+            return None
+        own = self.keys / f"{certificate.CURRENT}.pem", self.keys / f"{certificate.CURRENT}.key"
+        return certificate.server_context(*map(Path, self.shown.files or own))
+
+    def pins(self) -> list[bytes]:
+        """How devices know the server: by its own certificate, and the next one, or by a public authority."""
+        return [PUBLIC] if self.shown.name or self.shown.files else certificate.pins(self.keys)
 
     def pin(self) -> bytes:
-        return certificate.pins(self.keys)[0]
+        return self.pins()[0]
 
     def invite(self, **options: Any) -> Invite:
         return self.register.invite(self.pin(), **options)

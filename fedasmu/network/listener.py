@@ -78,10 +78,19 @@ def bound(host: str, port: int) -> socket.socket:
 
 class Listener:
     def __init__(
-        self, app: Any, listening: socket.socket, context: ssl.SSLContext | None, patience: Patience, per_address: int
+        self,
+        app: Any,
+        listening: socket.socket,
+        context: ssl.SSLContext | None,
+        patience: Patience,
+        per_address: int,
+        proxied: bool = False,
     ) -> None:
-        self.listening, self.context, self.patience, self.gate = listening, context, patience, Gate(per_address)
-        self.config = Config(app, lifespan="off", log_config=None, ws="none", access_log=False)
+        """Who comes by a proxy has the address that the proxy tells; nobody else is asked for theirs."""
+        self.listening, self.context, self.patience = listening, context, patience
+        self.gate = Gate(0 if proxied else per_address)
+        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "ws": "none", "access_log": False}
+        self.config = Config(app, proxy_headers=proxied, **options)
         self.config.load()
         self.state = ServerState()
         self._handshakes: set[asyncio.Task[None]] = set()

@@ -17,7 +17,6 @@ from fedasmu.build import World
 from fedasmu.conclusion import conclude
 from fedasmu.desk import Desk
 from fedasmu.errors import UserError
-from fedasmu.network import certificate
 from fedasmu.network.folder import Folder
 from fedasmu.network.listener import bound
 from fedasmu.network.script import Line, Tape
@@ -74,9 +73,7 @@ class Rehearsal:
         lines: Sequence[Line] | None = None,
     ) -> None:
         """From the first device to the last upload."""
-        keys = self.folder.keys
-        context = certificate.server_context(keys / "current.pem", keys / "current.key")
-        serving = Serving(self.world, self.folder, context, stopping, self.say, observe, lines=lines)
+        serving = Serving(self.world, self.folder, self.folder.context, stopping, self.say, observe, lines=lines)
         with ExitStack() as stack:
             stack.callback(self.listening.close)
             devices = [stack.enter_context(_Process(self._command(number))) for number in range(len(self.shards))]

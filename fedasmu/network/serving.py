@@ -21,7 +21,7 @@ from fedasmu.conclusion import conclude
 from fedasmu.config import Config
 from fedasmu.desk import Desk
 from fedasmu.errors import Interrupted, UserError
-from fedasmu.network import certificate, failpoint
+from fedasmu.network import failpoint
 from fedasmu.network.acts import Acts, Rebuild
 from fedasmu.network.coordinator import Coordinator, Plan
 from fedasmu.network.deadline import Patience
@@ -39,6 +39,7 @@ SEGMENT = 256 << 20  # bytes of ledger after which a checkpoint is due
 DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
 TICK = 0.25  # seconds, at most, between two looks at the time
 ROOM = 2.0  # seconds between two looks whether a full disk has room again
+LINGER = 90.0  # seconds after the end, for devices to hear of it
 BODY = 1 << 14  # bytes of a request besides a model
 
 
@@ -52,7 +53,7 @@ class Serving:
     stopping: threading.Event
     say: Callable[[str], None] = lambda line: None
     observe: Callable[[Desk, Any], None] | None = None
-    linger: float = 90.0  # seconds after the end, for devices to hear of it
+    linger: float = LINGER
     lines: Sequence[Line] | None = None  # a script to play, instead of following the clock
 
     def serve(self, listening: Any) -> None:
@@ -116,17 +117,17 @@ class Serving:
     def service(self) -> Service:
         settings = self.world.config.network
         door = Door(self.folder.run, self.folder.register, time.monotonic, settings.max_examples)
-        pins = partial(certificate.pins, self.folder.keys)
-        return Service(self.coordinator, door, terms(self.world), pins, self.folder.path, self.clock)
+        return Service(self.coordinator, door, terms(self.world), self.folder.pins, self.folder.path, self.clock)
 
     async def _main(self, listening: Any) -> None:
         service = self.running = self.service()
         if self.lines is not None:
-            service.order = self.script = Script(self.lines, self.coordinator, service.answer)
+            service.order = self.script = Script(self.lines, self.coordinator, service.polls.answer)
             service.clock = self.clock = lambda: self.script.time  # type: ignore[method-assign]
         patience = Patience(body=service.lengths.stop + BODY)
         per_address = self.world.config.network.per_address
-        listener = Listener(service.app, listening.dup(), self.context, patience, per_address)
+        proxied = bool(self.folder.shown.name)
+        listener = Listener(service.app, listening.dup(), self.context, patience, per_address, proxied=proxied)
         if not self.coordinator.acts.flushed:
             listener.start()
             await (self._drive(service) if self.lines is None else self._play(service, self.script))
@@ -135,7 +136,7 @@ class Serving:
             raise service.failure
         if self.stopping.is_set() and not self.coordinator.finished:
             self.coordinator.draining = True
-            service.release()
+            service.polls.release()
             await listener.stop(DRAIN)
             self._save()
             raise Interrupted(self.folder.path)
@@ -169,7 +170,9 @@ class Serving:
         """Devices that are still at work come back and are told that the run is over."""
         until = time.monotonic() + self.linger  # longer than a device's longest pause between two attempts
         while time.monotonic() < until and not self.stopping.is_set():
-            if service.told_over >= {seat.seat for seat in service.door.seats.values() if seat.revoked is None}:
+            if self.linger <= LINGER and service.told_over >= {
+                seat.seat for seat in service.door.seats.values() if seat.revoked is None
+            }:
                 return
             await asyncio.sleep(0.05)
 
