@@ -1,4 +1,4 @@
-"""Limits of files and descriptors, a full output, signals to a process and to its group: a message, and a resume."""
+"""Limits of files, descriptors and processes, full disks, signals to a process or its group: a message, a resume."""
 
 from __future__ import annotations
 
@@ -19,55 +19,98 @@ fleet = {devices = 20}
 algorithm = "ca2fl"
 stop = {uploads = 60}
 """
-LIMITS = [*(f"ulimit -f {kilobytes};" for kilobytes in (4, 16, 40, 64)), "ulimit -n 14;", "ulimit -n 40;"]
+LIMITS = [
+    *(f"ulimit -f {kilobytes}; exec" for kilobytes in (4, 16, 40, 64)),
+    "ulimit -n 14; exec",
+    "ulimit -n 40; exec",
+]
 SIGNALS = [(number, group) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for group in (False, True)]
 
 
+DISKS = (100, 300, 600)  # kilobytes
+PROCESSES = (1, 2, 3)
+UNPRIVILEGED = "setpriv --ruid=65534 --bounding-set=-sys_resource,-sys_admin"  # nothing limits root's processes
+
+
 def command(*arguments: str, before: str = "", after: str = "") -> list[str]:
-    return ["sh", "-c", f"{before} exec {sys.executable} -m fedasmu {' '.join(arguments)} {after}"]
+    return ["sh", "-c", f"{before} {sys.executable} -m fedasmu {' '.join(arguments)} {after}"]
 
 
-def ended(done: subprocess.CompletedProcess[str]) -> str:
+class System:
+    """Runs of one recipe, whose bytes are known, in a folder."""
+
+    def __init__(self, folder: Path, score: Score) -> None:
+        self.folder, self.score = folder, score
+        (folder / "r.toml").write_text(RECIPE)
+        self._done(command("run", "r.toml", "--out", "whole", "--workers", "1"))
+        self.whole = {name: (folder / "whole" / name).read_bytes() for name in FILES}
+
+    def limited(self, limit: str, out: str) -> None:
+        done = self._done(command("run", "r.toml", "--workers", "2", "--out", out, before=limit))
+        self.score.case(limit, _ended(done))
+        self.score.case(f"{limit} resumed", self._resumed(out))
+
+    def full_disk(self, kilobytes: int, out: str) -> None:
+        """A file system of its own, made full by the run and given room before the resume."""
+        (self.folder / out).mkdir()
+        mounted = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(self.folder / out)]
+        if subprocess.run(mounted, check=False, capture_output=True).returncode:
+            self.score.case(f"a disk of {kilobytes} kB", "not allowed to mount")
+            return
+        try:
+            done = self._done(command("run", "r.toml", "--workers", "2", "--out", f"{out}/run", before="exec"))
+            self.score.case(f"a disk of {kilobytes} kB", _ended(done))
+            subprocess.run(["mount", "-o", "remount,size=100m", str(self.folder / out)], check=True)
+            self.score.case(f"a disk of {kilobytes} kB resumed", self._resumed(f"{out}/run"))
+        finally:
+            subprocess.run(["umount", str(self.folder / out)], check=True)
+
+    def signalled(self, kind: signal.Signals, group: bool, out: str) -> None:
+        line = command("run", "r.toml", "--workers", "2", "--out", out, before="exec")
+        process = subprocess.Popen(
+            line, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        )
+        while process.poll() is None and not (self.folder / out / "checkpoint").exists():
+            time.sleep(0.02)
+        (os.killpg if group else os.kill)(process.pid, kind)
+        _, err = process.communicate()
+        outcome = {130: "stopped", 0: "finished before"}.get(process.returncode, "lost")
+        self.score.case(f"{kind.name} group={group}", "traceback" if "Traceback" in err else outcome)
+        self.score.case(f"{kind.name} resumed", self._resumed(out))
+
+    def full_output(self) -> None:
+        done = self._done(command("list", "keys", before="exec", after="> /dev/full"))
+        self.score.case("> /dev/full", "silent" if done.returncode == 0 else _ended(done))
+
+    def _resumed(self, out: str) -> str:
+        if not (self.folder / out / "config.toml").is_file():
+            return "same bytes"  # nothing was begun, and nothing is in the way
+        if not (self.folder / out / "summary.json").is_file():
+            self._done(command("resume", out, "--workers", "inline", before="exec"))
+        paths = [self.folder / out / name for name in FILES]
+        same = all(path.is_file() and path.read_bytes() == self.whole[path.name] for path in paths)
+        return "same bytes" if same else "DIFFERENT"
+
+    def _done(self, line: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(line, cwd=self.folder, capture_output=True, text=True, check=False)
+
+
+def _ended(done: subprocess.CompletedProcess[str]) -> str:
     return "traceback" if "Traceback" in done.stderr else "fine" if done.returncode == 0 else "refused"
 
 
-def started(folder: Path, out: str, line: list[str]) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
-    )
-    while process.poll() is None and not (folder / out / "checkpoint").exists():
-        time.sleep(0.02)
-    return process
-
-
-def same_after_resume(folder: Path, out: str, whole: dict[str, bytes]) -> str:
-    if not (folder / out / "config.toml").is_file():
-        return "same bytes"  # nothing was begun, and nothing is in the way
-    done = subprocess.run(command("resume", out, "--workers", "inline"), cwd=folder, capture_output=True, text=True)
-    same = done.returncode == 0 and {name: (folder / out / name).read_bytes() for name in FILES} == whole
-    return "same bytes" if same else "DIFFERENT"
-
-
 def main() -> None:
-    score = Score("limits and signals", bad=("traceback", "DIFFERENT", "silent"))
+    score = Score("limits and signals", bad=("traceback", "DIFFERENT", "silent", "lost"))
+    limits = LIMITS + [f"exec prlimit --nproc={number} {UNPRIVILEGED}" for number in PROCESSES if os.geteuid() == 0]
     with place() as folder:
-        (folder / "r.toml").write_text(RECIPE)
-        subprocess.run(command("run", "r.toml", "--out", "whole", "--workers", "1"), cwd=folder, capture_output=True)
-        whole = {name: (folder / "whole" / name).read_bytes() for name in FILES}
-        for number, limit in enumerate(LIMITS[: count(len(LIMITS))]):
-            line = command("run", "r.toml", "--workers", "2", "--out", f"l{number}", before=limit)
-            done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
-            score.case(limit, ended(done))
-            score.case(f"{limit} resumed", same_after_resume(folder, f"l{number}", whole))
+        system = System(folder, score)
+        for number, limit in enumerate(limits[: count(len(limits))]):
+            system.limited(limit, f"limit-{number}")
+        for number, kilobytes in enumerate(DISKS[: count(len(DISKS))]):
+            system.full_disk(kilobytes, f"disk-{number}")
         for number, (kind, group) in enumerate(SIGNALS[: count(len(SIGNALS))]):
-            process = started(folder, f"s{number}", command("run", "r.toml", "--workers", "2", "--out", f"s{number}"))
-            (os.killpg if group else os.kill)(process.pid, kind)
-            _, err = process.communicate()
-            told = process.returncode == 130 and "Traceback" not in err
-            score.case(f"{kind.name} group={group}", "stopped" if told else f"exit {process.returncode}")
-            score.case(f"{kind.name} resumed", same_after_resume(folder, f"s{number}", whole))
-        done = subprocess.run(command("list", "keys", after="> /dev/full"), cwd=folder, capture_output=True, text=True)
-        score.case("> /dev/full", "silent" if done.returncode == 0 else ended(done))
+            system.signalled(kind, group, f"signal-{number}")
+        system.full_output()
     score.end()
 
 

@@ -34,7 +34,7 @@ from fedasmu.commands import (
     worker_count,
 )
 from fedasmu.commands.hints import Hinting
-from fedasmu.errors import DeviceError, Refused, UserError, printable, refusal
+from fedasmu.errors import DeviceError, Refused, UserError, is_refusal, printable, refusal
 
 app = typer.Typer(
     add_completion=False,
@@ -62,7 +62,9 @@ def main() -> None:
         _fail(str(error))
     except (DeviceError, Refused) as error:
         _fail(str(error), code=1)
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not is_refusal(error):
+            raise
         with suppress(OSError, ValueError):  # what could not be written is not tried again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(refusal(error, "standard output"), code=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -49,10 +50,21 @@ class reading:
         return False
 
 
-def refusal(error: OSError | MemoryError, where: str | Path = "") -> str:
+def is_refusal(error: BaseException) -> bool:
+    """Whether this is the operating system's word. Threads and torch's memory have no class of their own for it."""
+    return isinstance(error, OSError) or _no_memory(error) or "can't start new thread" in str(error)
+
+
+def _no_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error)
+
+
+def refusal(error: BaseException, where: str | Path = "") -> str:
     """What the operating system said, with the file that it said it of."""
-    if isinstance(error, MemoryError):
-        return f"out of memory: {error}" if str(error) else "out of memory"
+    if _no_memory(error):
+        return f"out of memory: {str(error).splitlines()[0]}" if str(error) else "out of memory"
+    if not isinstance(error, OSError) or (error.errno == errno.EAGAIN and not error.filename):
+        return "the system allows no further process or thread; see `ulimit -u`, or take fewer workers"
     place = error.filename or where
     return f"{place}: {error.strerror or error}" if place else error.strerror or str(error)
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedasmu import Experiment, Result
-from fedasmu.errors import UserError, refusal
+from fedasmu.errors import UserError, is_refusal, refusal
 from fedasmu.lock import LOCK, locked
 from fedasmu.simulation import patience
 from helpers.blobs import blobs, outputs, settings, softmax
@@ -70,10 +71,20 @@ def test_too_few_descriptors(place: Path) -> None:
     assert "error:" in done.stderr
 
 
+def test_what_has_no_class_of_its_own_is_known_as_a_refusal() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_refusal(raised.value)
+    assert refusal(raised.value).startswith("out of memory: ")
+    assert is_refusal(RuntimeError("can't start new thread"))
+    assert not is_refusal(RuntimeError("a method's own"))
+
+
 def test_the_words_for_a_refusal() -> None:
     assert refusal(OSError(28, "No space left on device"), "runs/x") == "runs/x: No space left on device"
     assert refusal(OSError(28, "No space left on device", "a/file"), "runs/x") == "a/file: No space left on device"
     assert refusal(MemoryError()) == "out of memory"
+    assert "no further process or thread" in refusal(OSError(11, "Resource temporarily unavailable"), "runs/x")
 
 
 # --- one process at a time

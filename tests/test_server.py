@@ -20,7 +20,7 @@ from fedasmu.errors import DeviceError
 from fedasmu.events import Verdict
 from fedasmu.protocol import Model, Report, Upload
 from fedasmu.schedule import Periodic, Rounds, Schedule
-from fedasmu.server import Server
+from fedasmu.server import LARGEST, Server
 
 
 class Plus(Aggregator):
@@ -159,10 +159,11 @@ def test_what_is_not_a_model_is_refused_and_the_run_goes_on(vector: Any, loss: A
     assert bad.device not in {entry.task.device for entry in server.ledger.values()}
 
 
-def test_large_but_finite_models_are_accepted() -> None:
+@pytest.mark.parametrize(("number", "verdict"), [(LARGEST, Verdict.ACCEPTED), (3e38, Verdict.REFUSED)])
+def test_large_models_are_accepted_while_nothing_overflows(number: float, verdict: Verdict) -> None:
     server = a_server()
     task = server.tick()[0]
-    assert server.receive(task.id, task.device, Report(torch.full((3,), 3e38), 1)).verdict == Verdict.ACCEPTED
+    assert server.receive(task.id, task.device, Report(torch.full((3,), number), 1)).verdict == verdict
 
 
 def test_a_fresh_model_is_given_only_if_it_is_newer() -> None:

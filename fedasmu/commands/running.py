@@ -9,7 +9,7 @@ import typer
 
 from fedasmu.commands import AllowCode, WorkerCount, console, loading, say, worker_count
 from fedasmu.commands.watching import Watched, beside
-from fedasmu.errors import DeviceError, Interrupted, Refused, refusal
+from fedasmu.errors import DeviceError, Interrupted, Refused, is_refusal, refusal
 
 if TYPE_CHECKING:
     from fedasmu.experiment import Experiment
@@ -84,7 +84,9 @@ def conduct(
     except Interrupted:
         say(f"stopped; everything so far is kept. Go on with: {again}")
         raise typer.Exit(130) from None
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not is_refusal(error):
+            raise
         begun = (directory / "config.toml").is_file()
         way = f"What is saved is kept. Go on with: {again}" if begun else "Nothing was begun."
         raise Refused(f"the run cannot go on: {refusal(error, directory)}\n{way}") from error

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from fedasmu import pools
 from fedasmu.desk import Desk
-from fedasmu.errors import DeviceError, Interrupted, UserError, refusal
+from fedasmu.errors import DeviceError, Interrupted, UserError, is_refusal, refusal
 from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment
 from fedasmu.process import stop_request
@@ -155,10 +155,8 @@ def _perform(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> tuple[str, 
         return "stopped", ""
     except (UserError, DeviceError) as error:
         reason = str(error)
-    except (OSError, MemoryError) as error:
-        reason = refusal(error, cell.directory)
-    except Exception:
-        reason = traceback.format_exc()
+    except Exception as error:
+        reason = refusal(error, cell.directory) if is_refusal(error) else traceback.format_exc()
     else:
         return "finished", ""
     with suppress(OSError):  # the disk may be what failed

@@ -14,7 +14,7 @@ from fedasmu.algorithms import NAMES, settings
 from fedasmu.events import Verdict
 from fedasmu.protocol import Model, Report
 from fedasmu.schedule import Periodic
-from fedasmu.server import Server
+from fedasmu.server import LARGEST, Server
 from fedasmu.vector import Layout
 from helpers.uploads import federation
 
@@ -68,6 +68,17 @@ def test_no_report_raises_or_spoils_the_model(name: str, tmp_path: Path) -> None
         assert torch.isfinite(here.model.vector).all()
         assert here.model.vector.abs().max() <= 100
     assert fed(here, Report(vector, 10, 0.5, MERGED | GRADIENT)) is Verdict.ACCEPTED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_largest_upload_that_is_taken_leaves_a_finite_model(name: str, tmp_path: Path) -> None:
+    here = server(name, tmp_path)
+    for sign in (1, -1, 1, -1, 1, -1):
+        report = Report(torch.full((SIZE,), sign * LARGEST), 10, 0.5, MERGED | GRADIENT)
+        assert fed(here, report) in (Verdict.ACCEPTED, Verdict.REFUSED)
+        assert torch.isfinite(here.model.vector).all()
+    beyond = Report(torch.full((SIZE,), 3e38), 10, 0.5, MERGED | GRADIENT)
+    assert fed(here, beyond) is Verdict.REFUSED
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "moon", "port"])
