@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cutting import cutting
-from federation import Federation
 from torch import nn
 
 from fedasmu import Result
@@ -19,6 +17,8 @@ from fedasmu.network.connection import Cut, Reply
 from fedasmu.network.download import Download
 from fedasmu.network.keys import Key
 from fedasmu.protocol import Model, Task
+from helpers.cutting import cutting
+from helpers.federation import Federation
 
 
 def large() -> nn.Module:

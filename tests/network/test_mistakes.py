@@ -21,14 +21,9 @@ from fedasmu.network.keys import Invite
 from fedasmu.network.listener import bound
 from fedasmu.network.terms import Terms
 from helpers.federation import Federation, network
+from helpers.said import said
 
 INVITE = str(Invite.new(bytes([7]) * 32))
-
-
-def said(*arguments: str) -> str:
-    result = CliRunner().invoke(app, [str(one) for one in arguments])
-    assert isinstance(result.exception, UserError), result.output
-    return str(result.exception)
 
 
 def test_serve(tmp_path: Path) -> None:

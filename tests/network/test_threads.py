@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federation import Federation
 
 from fedasmu.errors import Refused
 from fedasmu.network.ledger import Ledger
 from fedasmu.process import one_worker, started
+from helpers.federation import Federation
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from federation import Federation
-from test_network_mistakes import said
 
 from fedasmu import Result
 from fedasmu.network import certificate
 from fedasmu.network.connection import PUBLIC, Ended
 from fedasmu.network.folder import Shown
 from fedasmu.network.listener import bound
+from helpers.federation import Federation
+from helpers.said import said
 
 DAY = datetime.timedelta(days=1)
 
