@@ -46,34 +46,43 @@ def unpack(text: bytes, tensors: Mapping[str, Tensor], words: Words = WORDS) -> 
 
 def encode(tree: Any, tensors: dict[str, Tensor], words: Words = WORDS) -> Any:
     """The tree as JSON can hold it: every tensor replaced by its number in `tensors`, where it is stored once."""
-    numbers = {id(tensor): number for number, tensor in tensors.items()}
-
-    def walk(node: Any) -> Any:
-        if isinstance(node, Tensor):
-            if id(node) not in numbers:
-                numbers[id(node)] = str(len(tensors))
-                tensors[numbers[id(node)]] = node
-            return {TENSOR: numbers[id(node)]}
-        if isinstance(node, Mapping):
-            if all(isinstance(key, str) and not key.startswith("$") for key in node):
-                return {key: walk(value) for key, value in node.items()}
-            return {ITEMS: [[walk(key), walk(value)] for key, value in node.items()]}
-        if isinstance(node, tuple):
-            return {TUPLE: [walk(value) for value in node]}
-        if isinstance(node, range):
-            return {RANGE: [node.start, node.stop, node.step]}
-        if isinstance(node, float) and not math.isfinite(node):
-            return {FLOAT: str(node)}
-        if words.get(type(node).__name__) is type(node):
-            names = [field.name for field in fields(node) if field.init]
-            return {WORD: type(node).__name__, **{name: walk(getattr(node, name)) for name in names}}
-        return [walk(value) for value in node] if isinstance(node, list) else node
-
-    return walk(tree)
+    return _Writer(tensors, words).walk(tree)
 
 
 def decode(tree: Any, tensors: Mapping[str, Tensor], words: Words = WORDS) -> Any:
     return _Reader(tensors, words).walk(tree)
+
+
+# Neither of these two is part of a circle, as a function that knows itself is, or an object with its own methods in a
+# table: what they saw would stay, tensors and all, until Python looks for circles, and tensors do not make it look.
+class _Writer:
+    def __init__(self, tensors: dict[str, Tensor], words: Words) -> None:
+        self.tensors, self.words = tensors, words
+        self.numbers = {id(tensor): number for number, tensor in tensors.items()}
+
+    def walk(self, node: Any) -> Any:
+        if isinstance(node, Tensor):
+            return {TENSOR: self.number(node)}
+        if isinstance(node, Mapping):
+            if all(isinstance(key, str) and not key.startswith("$") for key in node):
+                return {key: self.walk(value) for key, value in node.items()}
+            return {ITEMS: [[self.walk(key), self.walk(value)] for key, value in node.items()]}
+        if isinstance(node, tuple):
+            return {TUPLE: [self.walk(value) for value in node]}
+        if isinstance(node, range):
+            return {RANGE: [node.start, node.stop, node.step]}
+        if isinstance(node, float) and not math.isfinite(node):
+            return {FLOAT: str(node)}
+        if self.words.get(type(node).__name__) is type(node):
+            names = [field.name for field in fields(node) if field.init]
+            return {WORD: type(node).__name__, **{name: self.walk(getattr(node, name)) for name in names}}
+        return [self.walk(value) for value in node] if isinstance(node, list) else node
+
+    def number(self, tensor: Tensor) -> str:
+        if id(tensor) not in self.numbers:
+            self.numbers[id(tensor)] = str(len(self.tensors))
+            self.tensors[self.numbers[id(tensor)]] = tensor
+        return self.numbers[id(tensor)]
 
 
 class _Reader:
@@ -81,13 +90,6 @@ class _Reader:
 
     def __init__(self, tensors: Mapping[str, Tensor], words: Words) -> None:
         self.tensors, self.words = tensors, words
-        self.marks: dict[str, Callable[[Any], Any]] = {
-            TENSOR: self.tensor,
-            TUPLE: lambda values: tuple(self.walk(value) for value in _list(values)),
-            ITEMS: self.items,
-            RANGE: self.range,
-            FLOAT: self.float,
-        }
 
     def walk(self, node: Any) -> Any:
         if isinstance(node, list):
@@ -99,14 +101,17 @@ class _Reader:
             return self.word(node[WORD], given)
         if (mark := next((key for key in node if key.startswith("$")), None)) is None:
             return {key: self.walk(value) for key, value in node.items()}
-        if len(node) > 1 or mark not in self.marks:
+        if len(node) > 1 or mark not in MARKS:
             raise ValueError(f"{', '.join(node)}: not one of our marks, which stand alone")
-        return self.marks[mark](node[mark])
+        return MARKS[mark](self, node[mark])
 
     def tensor(self, number: Any) -> Tensor:
         if not isinstance(number, str) or number not in self.tensors:
             raise ValueError(f"there is no tensor {number!r}")
         return self.tensors[number]
+
+    def tuple(self, values: Any) -> tuple[Any, ...]:
+        return tuple(self.walk(value) for value in _list(values))
 
     def items(self, pairs: Any) -> dict[Any, Any]:
         found = {}
@@ -141,6 +146,15 @@ class _Reader:
             if not _fits(value, hints[field]):
                 raise ValueError(f"{name}.{field} cannot be a {type(value).__name__}")
         return kind(**given)
+
+
+MARKS: dict[str, Callable[[_Reader, Any], Any]] = {
+    TENSOR: _Reader.tensor,
+    TUPLE: _Reader.tuple,
+    ITEMS: _Reader.items,
+    RANGE: _Reader.range,
+    FLOAT: _Reader.float,
+}
 
 
 def _list(values: Any) -> list[Any]:

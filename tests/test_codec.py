@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -116,3 +118,17 @@ def test_whatever_is_malformed_is_a_value_error(tree: Any) -> None:
 def test_text_that_is_no_tree_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError):
         codec.unpack(text, {})
+
+
+def test_nothing_that_was_written_or_read_stays_behind() -> None:
+    """A server saves every half minute: what a checkpoint saw goes at once, not when Python looks for circles."""
+    gc.disable()
+    try:
+        tensor = torch.ones(4)
+        gone = weakref.ref(tensor)
+        text, tensors = codec.pack({"model": Model(1, tensor), "pair": (tensor, tensor), 3: tensor})
+        assert torch.equal(codec.unpack(text, tensors)["pair"][0], tensor)
+        del tensor, tensors
+        assert gone() is None
+    finally:
+        gc.enable()
