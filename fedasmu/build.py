@@ -14,6 +14,7 @@ from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk
 from fedasmu.engine import native_network
 from fedasmu.errors import UserError
+from fedasmu.imports import blame
 from fedasmu.materials import expected_data, federated_data, network
 from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
 from fedasmu.profiles import Profile, profiles
@@ -166,8 +167,8 @@ def _check_forward(module: nn.Module, data: FederatedData, batch: int) -> None:
     try:
         with torch.no_grad():
             logits = module(probe)
-    except Exception as error:
-        raise UserError(f"the model cannot take inputs of shape {data.shape}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the model cannot take inputs of shape {data.shape}: {blame(error)}") from error
     if logits.dim() != 2 or logits.shape[1] < data.classes:
         raise UserError(f"the model gives {tuple(logits.shape[1:])} outputs, but the data have {data.classes} classes")
     if any(len(shard) % batch == 1 for shard in data.shards):

@@ -64,6 +64,7 @@ class Experiment:
         if weights is not None:
             config = _starting_from(config, weights)
         if data is not None:
+            _check_data(data)
             named = config.data.model_copy(update={"name": IN_PYTHON})
             config = config.model_copy(update={"data": named})
         self.config, self._factory, self._given = config, model, data
@@ -173,6 +174,11 @@ class Experiment:
             if self.config.data.name == IN_PYTHON and self._given is None:
                 raise UserError("this run's data were given in Python: resume it with Experiment.of_run(dir, data=...)")
         return build(self.config, self._factory, self._given, say, self._weights)
+
+
+def _check_data(data: Any) -> None:
+    if not isinstance(data, FederatedData):
+        raise UserError(f"data: not {data!r}, but FederatedData.of((inputs, targets), (inputs, targets), shards)")
 
 
 def _check_factory(model: Any) -> None:

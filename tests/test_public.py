@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedasmu
@@ -139,6 +139,20 @@ def test_data_in_other_forms(kind: str) -> None:
 def test_data_in_forms_that_are_none(given: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         FederatedData.of(given, given, [[0]])
+
+
+def test_what_is_no_federated_data_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"data: not <function .*FederatedData\.of"):
+        Experiment(settings(), model=softmax, data=blobs)  # type: ignore[arg-type]
+
+
+def test_a_model_that_ends_the_process_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    class Ending(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            raise SystemExit(3)
+
+    with pytest.raises(UserError, match=r"cannot take inputs of shape .*SystemExit: 3"):
+        Experiment(settings(), model=lambda: Ending(20, 2), data=blobs()).run(tmp_path / "run")
 
 
 def test_a_module_that_is_made_already() -> None:
