@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedasmu.algorithms import Federation
+from fedasmu.algorithms import Federation, Learner
+from fedasmu.algorithms.measuring import Measuring
 from fedasmu.config import Config
-from fedasmu.data.federated import FederatedData
+from fedasmu.data.federated import FederatedData, held_count
 from fedasmu.desk import Desk
 from fedasmu.engine import native_network
 from fedasmu.errors import UserError
@@ -21,6 +22,7 @@ from fedasmu.profiles import Profile, profiles
 from fedasmu.protocol import Model
 from fedasmu.record import SHELVES, Record
 from fedasmu.roster import Member, Roster
+from fedasmu.seeding import derive
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
 from fedasmu.start import start_of, vouched
@@ -37,7 +39,8 @@ class World:
     module: nn.Module
     layout: Layout
     initial: Tensor
-    examples: Sequence[int]  # on each device
+    examples: Sequence[int]  # that each device trains on
+    held: Sequence[int]  # that it measures on
     profiles: Sequence[Profile]  # of each device: measured, drawn, or what is assumed of it until it enrols
     trainer: Trainer | None  # None without data
 
@@ -48,11 +51,16 @@ class World:
         gpus = float(self.config.device.startswith("cuda"))
         return factory(workers)(Site(self.trainer.perform, self.layout.bytes, stopping, say, gpus, on_cpu))
 
+    def learner(self) -> Learner:
+        """The method's device half, which measures what it is sent where the recipe says so."""
+        learner = self.config.algorithm.learner()
+        return Measuring(learner) if self.config.evaluate.on_devices else learner
+
     def roster(self) -> Roster:
         """What is known of the devices before any of them has spoken."""
         epochs, size = self.config.local.epochs, self.layout.bytes
-        pairs = zip(self.examples, self.profiles, strict=True)
-        return Roster(Member(examples, profile.task(examples * epochs, size)) for examples, profile in pairs)
+        known = zip(self.examples, self.profiles, self.held, strict=True)
+        return Roster(Member(count, profile.task(count * epochs, size), held) for count, profile, held in known)
 
     def federation(self, roster: Roster, record: Record) -> Federation:
         config = self.config
@@ -80,7 +88,8 @@ class World:
             max_staleness=method.max_staleness,
             pull_beyond=method.pull_beyond,
         )
-        return Desk(server, record, pool, self.layout.bytes, config.evaluate.every, federation.shelf)
+        judge = None if config.evaluate.by == "devices" else pool
+        return Desk(server, record, judge, self.layout.bytes, config.evaluate.every, federation.shelf)
 
 
 def build(
@@ -109,16 +118,24 @@ def build(
     if start is not None:
         start.put_into(module, layout)
     _check_overlap(config, say)
+    everything = [len(shard) for shard in data.shards] if data else [config.data.per_device] * config.fleet.devices
+    held = [held_count(count, config.evaluate.on_devices) for count in everything]
     return World(
         config=config,
         data=data,
         module=module,
         layout=layout,
         initial=layout.read(module),
-        examples=[len(shard) for shard in data.shards] if data else [config.data.per_device] * config.fleet.devices,
+        examples=[count - kept for count, kept in zip(everything, held, strict=True)],
+        held=held,
         profiles=profiles(config.fleet, config.seed),
         trainer=None if data is None else _trainer(config, module, layout, data, say),
     )
+
+
+def held_seed(seed: int) -> int:
+    """Of what the devices hold out: of a run's seed they are told this alone."""
+    return derive(seed, "held on devices")
 
 
 def _sized(config: Config, data: FederatedData) -> Config:
@@ -137,6 +154,8 @@ def _trainer(
     config: Config, module: nn.Module, layout: Layout, data: FederatedData, say: Callable[[str], None]
 ) -> Trainer:
     local, augment = config.local, config.data.augment
+    if config.evaluate.on_devices:
+        data = data.holding_out(config.evaluate.on_devices, held_seed(config.seed))
     _check_forward(module, data, local.batch)
     if augment != "none" and len(data.shape) != 3:
         raise UserError(f"data.augment = {augment!r}: alters images, but the data are {data.shape}")

@@ -54,6 +54,7 @@ def conclude(
         "data": world.data.name if world.data else "none",
         "seed": world.config.seed,
         "accuracy": result.accuracy,
+        "accuracy_by": world.config.evaluate.by,
         "last_accuracy": result.last_accuracy,
         "best_accuracy": result.best_accuracy,
         "time_to": {str(target): result.time_to(target) for target in world.config.evaluate.targets},

@@ -131,6 +131,19 @@ class Local(Optimiser):
 class Evaluation(Section):
     every: int = Field(10, ge=1, description="uploads between two evaluations")
     targets: list[Annotated[float, Field(gt=0, le=1)]] = Field([], description="accuracies to report the time to")
+    on_devices: float = Field(
+        0.0, ge=0, lt=1, description="share of its examples that each device holds out, to measure what it is sent"
+    )
+    by: Literal["server", "devices"] = Field(
+        "server",
+        description="who measures the accuracy: the server on the test data, or devices on what they hold out",
+    )
+
+    @model_validator(mode="after")
+    def _check_judges(self) -> Evaluation:
+        if self.by == "devices" and not self.on_devices:
+            raise ValueError("by = 'devices': they need examples to measure on; set on_devices, to 0.1 for instance")
+        return self
 
 
 class Stop(Section):

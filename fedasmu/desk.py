@@ -29,7 +29,7 @@ class Desk:
         self,
         server: Server,
         record: Record,
-        pool: Pool,
+        pool: Pool | None,  # that evaluates; None: the devices measure
         model_bytes: int,
         evaluate_every: int = 10,
         shelf: Shelf | None = None,  # of the method's server half
@@ -97,6 +97,9 @@ class Desk:
         loss = _number(report.loss)
         self.meter.upload(loss, decision.staleness)
         notes = {key: value for key, value in report.note.items() if isinstance(value, int | float | str | None)}
+        if report.measured is not None and decision.verdict is not Verdict.REFUSED:
+            self.meter.survey.add(device, report.measured)
+            notes |= {"own_accuracy": report.measured.accuracy, "own_loss": report.measured.loss}
         base, staleness = entry.task.model.version, decision.staleness
         self._tell(Delivered(now, task, device, base, staleness, decision.verdict, loss, notes))
         self._renewed(now, decision.aggregation)

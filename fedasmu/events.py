@@ -96,6 +96,9 @@ class Measured:
     lost: int
     bytes_down: int
     bytes_up: int
+    reports: int = 0  # of devices, that accuracy and loss are the mean of; 0: the server measured, on the test data
+    device_accuracy: float | None = None  # mean over the devices, each by its last report; None: they do not measure
+    worst_tenth: float | None = None  # mean over the tenth of them for which it is lowest
 
     def row(self) -> dict[str, Any]:
         """As the file has it: what is unknown is empty."""

@@ -11,6 +11,7 @@ from fedasmu.events import Measured
 from fedasmu.pools import Job, Pool
 from fedasmu.protocol import Evaluate, Evaluated, Model
 from fedasmu.server import Counters
+from fedasmu.survey import Survey
 
 
 @dataclass(slots=True)
@@ -26,11 +27,15 @@ class Tally:
 
 
 class Meter:
-    """Evaluations run in the pool like any other computation; their lines come in order, when they are known."""
+    """Evaluations run in the pool like any other computation; their lines come in order, when they are known.
 
-    def __init__(self, pool: Pool, tell: Callable[[Measured], None]) -> None:
+    Without a pool it is the devices that measure: a line is what they told since the last one.
+    """
+
+    def __init__(self, pool: Pool | None, tell: Callable[[Measured], None]) -> None:
         self.pool, self._tell = pool, tell
         self.tally = Tally()
+        self.survey = Survey()
         self.latest: Measured | None = None  # the last line of the metrics
         self._pending: deque[tuple[dict[str, Any], int]] = deque()
         self._evaluated = -1  # the version last sent to evaluation
@@ -49,8 +54,10 @@ class Meter:
 
     def evaluate(self, model: Model, counters: Counters, now: float) -> None:
         tally = self.tally
+        if self.pool is None and not self.survey.heard.examples:
+            return  # nobody has measured anything
         self._evaluated = model.version
-        counted = {
+        counted: dict[str, Any] = {
             "time": now,
             "version": model.version,
             "uploads": counters.received,
@@ -61,8 +68,15 @@ class Meter:
             "lost": counters.lost,
             "bytes_down": tally.bytes_down,
             "bytes_up": tally.bytes_up,
+            **self.survey.by_device(),
         }
         self.tally = replace(tally, uploads=0, staleness=0, train_loss=0.0)
+        reports = self.survey.heard.reports
+        told = self.survey.take()
+        if self.pool is None:
+            assert told is not None
+            self._write(Measured(**counted, accuracy=told.accuracy, loss=told.loss, reports=reports))
+            return
         # Not before the trainings that are needed until the next one, if that is as far away as the last.
         needed = now if self._when is None else 2 * now - self._when
         self._when = now
@@ -76,19 +90,28 @@ class Meter:
 
     def drain(self, wait: bool) -> None:
         """Tell the lines that are known, or all of them."""
-        while self._pending and (wait or self.pool.ready(self._pending[0][1])):
+        while self.pool is not None and self._pending and (wait or self.pool.ready(self._pending[0][1])):
             counted, ticket = self._pending[0]
             result = self.pool.result(ticket)
             assert isinstance(result, Evaluated)
             self._pending.popleft()
-            self.latest = Measured(**counted, accuracy=result.accuracy, loss=result.loss)
-            self._tell(self.latest)
+            self._write(Measured(**counted, accuracy=result.accuracy, loss=result.loss))
+
+    def _write(self, line: Measured) -> None:
+        self.latest = line
+        self._tell(line)
 
     def state(self) -> dict[str, Any]:
         self.drain(wait=True)
         latest = None if self.latest is None else asdict(self.latest)
-        return {"tally": asdict(self.tally), "latest": latest, "evaluated": self._evaluated}
+        return {
+            "tally": asdict(self.tally),
+            "latest": latest,
+            "evaluated": self._evaluated,
+            "survey": self.survey.state(),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.tally, self._evaluated = Tally(**state["tally"]), state["evaluated"]
+        self.survey.restore(state["survey"])
         self.latest = None if state["latest"] is None else Measured(**state["latest"])

@@ -1,8 +1,8 @@
 """The vocabulary of server and devices.
 
-A device's work is a *session*: a generator that yields commands (`Train`, `Probe`, `Fetch`, `Poll`) and is sent their
-results. Whoever drives it supplies them: the virtual clock in a simulation, the network on a real device. The session
-itself therefore knows no clock, no process and no socket.
+A device's work is a *session*: a generator that yields commands (`Train`, `Probe`, `Evaluate`, `Fetch`, `Poll`) and is
+sent their results. Whoever drives it supplies them: the virtual clock in a simulation, the network on a real device.
+The session itself therefore knows no clock, no process and no socket.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Workload:
     examples: int
     batch: int
     epochs: int
+    held: int = 0  # examples besides, that the device does not train on but measures on
 
     @property
     def steps_per_epoch(self) -> int:
@@ -128,15 +129,18 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Loss and accuracy of `vector` on the evaluation examples. Answered by `Evaluated`."""
+    """Loss and accuracy of `vector`: for a device that holds examples out, on these; else on the test data. Answered
+    by `Evaluated`.
+    """
 
     vector: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    loss: float
+    loss: float  # mean over the examples
     accuracy: float
+    examples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,7 @@ class Report:
     examples: int
     loss: float = 0.0
     note: Mapping[str, Any] = field(default_factory=dict)
+    measured: Evaluated | None = None  # the model that was sent, on what the device holds out
 
     @property
     def extra_bytes(self) -> int:
@@ -168,5 +173,5 @@ class Upload:
 
 
 Computation = Train | Probe | Evaluate
-Command = Train | Probe | Fetch | Poll
+Command = Train | Probe | Evaluate | Fetch | Poll
 Session = Generator[Command, Any, Report]

@@ -24,6 +24,7 @@ class Member:
 
     examples: int  # that it trains on
     seconds: Seconds
+    held: int = 0  # examples that it measures on
 
 
 class Roster:

@@ -1,7 +1,7 @@
 """Drives a device's session: hands it the replies, answers its polls, and plays it again after a resume.
 
-Whoever drives sees to a `Train`, a `Probe` or a `Fetch` in a way of its own (a virtual clock and a pool, or a real
-device and the network), and ends with the `Report`.
+Whoever drives sees to a `Train`, a `Probe`, an `Evaluate` or a `Fetch` in a way of its own (a virtual clock and a pool,
+or a real device and the network), and ends with the `Report`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,22 @@ from typing import Any
 from torch import Tensor
 
 from fedasmu.errors import DeviceError
-from fedasmu.protocol import Fetch, Model, Poll, Probe, Probed, Report, Session, Task, Train, Trained
+from fedasmu.protocol import (
+    Evaluate,
+    Evaluated,
+    Fetch,
+    Model,
+    Poll,
+    Probe,
+    Probed,
+    Report,
+    Session,
+    Task,
+    Train,
+    Trained,
+)
 
-Step = Train | Probe | Fetch | Report
+Step = Train | Probe | Evaluate | Fetch | Report
 """What a session wants next, or its end."""
 
 
@@ -34,7 +47,7 @@ class Work:
     def begin(self) -> Step:
         return self._send(None)
 
-    def reply(self, reply: Trained | Probed | Model | None) -> Step:
+    def reply(self, reply: Trained | Probed | Evaluated | Model | None) -> Step:
         """Hand the session what it asked for; what it wants next comes back."""
         self.replies += 1
         if isinstance(reply, Trained):
@@ -73,7 +86,7 @@ class Work:
         self.fetches += isinstance(command, Fetch)
         if isinstance(command, Train) and self._state is not None:
             command = replace(command, state=self._state)
-        return self._expected(command, Train | Probe | Fetch, "yields Train, Probe, Fetch or Poll")
+        return self._expected(command, Train | Probe | Evaluate | Fetch, "yields Train, Probe, Evaluate, Fetch or Poll")
 
     def _expected(self, step: Any, kind: Any, rule: str) -> Step:
         if not isinstance(step, kind):

@@ -82,9 +82,10 @@ class Trainer:
             if isinstance(command, Probe):
                 torch.manual_seed(derive(seed, "train", command.step))
                 return self._probe(command, device, seed)
-        loss, correct = (self.native or self.torch).evaluate(command.vector, self.data.test)
-        count = len(self.data.test)
-        return Evaluated(loss / count, correct / count)
+        own = device >= 0 and bool(self.data.held)
+        examples = self.data.train.subset(self.data.held[device]) if own else self.data.test
+        loss, correct = (self.native or self.torch).evaluate(command.vector, examples)
+        return Evaluated(loss / len(examples), correct / len(examples), len(examples))
 
     def _train(self, command: Train, device: int, seed: int) -> Trained:
         examples, chosen = self._batches(device, seed, command.steps)

@@ -16,7 +16,7 @@ FLOORS = {
     "words": "errors seeding section protocol vector schedule roster events codec",
     "disk": "imports packaged disk lock checkpoint shelf record result",
     "compute": "memory process optimiser rule data models torch_engine native engine algorithms training pools",
-    "server": "session server meter desk",
+    "server": "session server survey meter desk",
     "settings": "deployment fleets profiles config mistakes recipe extension",
     "run": "materials start build failure conclusion drive progress",
     "drivers": "simulation network",

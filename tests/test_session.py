@@ -72,7 +72,7 @@ def empty_handed() -> Any:
     ("session", "message"),
     [
         (broken, "a bug in a method"),
-        (strange, "a session yields Train, Probe, Fetch or Poll, not str"),
+        (strange, "a session yields Train, Probe, Evaluate, Fetch or Poll, not str"),
         (empty_handed, "a session returns a Report, not NoneType"),
     ],
 )

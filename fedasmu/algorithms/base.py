@@ -52,7 +52,8 @@ class Federation:
         return self.layout.trainable
 
     def workload(self, device: int) -> Workload:
-        return Workload(self.roster[device].examples, self.batch, self.epochs)
+        member = self.roster[device]
+        return Workload(member.examples, self.batch, self.epochs, member.held)
 
     def seconds(self, device: int) -> Seconds:
         """A device's nominal download, training and upload time."""

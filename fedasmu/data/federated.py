@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from fedasmu.data.examples import Examples
 from fedasmu.errors import UserError
 from fedasmu.protocol import Workload
+from fedasmu.seeding import derive
 
 Pair = tuple[Any, Any]
 """Inputs and targets, as tensors or numpy arrays."""
@@ -25,6 +26,7 @@ class FederatedData:
     test: Examples
     shards: Sequence[Tensor]
     classes: int
+    held: Sequence[Tensor] = ()  # what each device measures on, and does not train on
 
     @classmethod
     def of(
@@ -67,6 +69,24 @@ class FederatedData:
 
     def workload(self, device: int, batch: int, epochs: int) -> Workload:
         return Workload(len(self.shards[device]), batch, epochs)
+
+    def holding_out(self, share: float, seed: int) -> FederatedData:
+        """The same data, of which each device keeps this share to measure on."""
+        parts = [hold_out(shard, share, derive(seed, "device", device)) for device, shard in enumerate(self.shards)]
+        return replace(self, shards=[kept for kept, _ in parts], held=[held for _, held in parts])
+
+
+def held_count(examples: int, share: float) -> int:
+    """How many of a device's examples it holds out: of two and more at least one, and never all."""
+    return min(max(round(share * examples), 1), examples - 1) if share else 0
+
+
+def hold_out(shard: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """What a device trains on and what it measures on, both in the order of the shard."""
+    order = torch.randperm(len(shard), generator=torch.Generator().manual_seed(seed))
+    held = torch.zeros(len(shard), dtype=torch.bool)
+    held[order[: held_count(len(shard), share)]] = True
+    return shard[~held], shard[held]
 
 
 def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:

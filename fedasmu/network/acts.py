@@ -57,9 +57,9 @@ class Acts:
 
     def report(self, task: int, body: bytes | bytearray) -> Report:
         """What a device sent for its task, read with the server's own knowledge of the device."""
-        device = self.desk.server.ledger[task].task.device
+        member = self.roster[self.desk.server.ledger[task].task.device]
         size = len(self.desk.server.model.vector)
-        return wire.read_report(body, size, self.attachments, self.roster[device].examples)
+        return wire.read_report(body, size, self.attachments, member.examples, member.held)
 
     def _apply(self, number: int, act: Act) -> None:
         try:
@@ -156,9 +156,9 @@ class Acts:
 
 
 def plain(member: Member) -> list[Any]:
-    return [member.examples, *member.seconds]
+    return [member.examples, *member.seconds, member.held]
 
 
 def _member(values: list[Any]) -> Member:
-    examples, *seconds = values
-    return Member(examples, Seconds(*seconds))
+    examples, *seconds, held = values
+    return Member(examples, Seconds(*seconds), held)

@@ -162,7 +162,7 @@ class Device:
             if isinstance(step, Fetch):
                 step = work.reply(self._fresh(task, work.fetches - 1))
             else:
-                step = work.reply(equipment.trainer.perform(step, 0, task.seed))  # type: ignore[arg-type]
+                step = work.reply(equipment.trainer.perform(step, 0, task.seed))
         self.drawer.post(Parcel(task.id, wire.report_frame(step, equipment.attachments), memory))
 
     def _fresh(self, task: Task, ask: int) -> Model | None:
@@ -224,7 +224,8 @@ class Device:
         if self._equipment is None or terms != self._terms:
             self._terms = terms
             with BUILDING:
-                self._equipment = Equipment(terms, self._loaded, self.client.url, self._model, self._engine)
+                here = self._loaded, self.client.device
+                self._equipment = Equipment(terms, *here, self.client.url, self._model, self._engine)
             self.say(f"device {self.client.device}: {terms.model}, {terms.algorithm['name']}; {self._equipment.engine}")
         self.client.largest = 8 * self._equipment.layout.bytes + HEADROOM
         self._beat, self._poll = _bounded(welcome.get("beat"), 20.0), _bounded(welcome.get("poll"), 25.0)

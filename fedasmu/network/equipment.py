@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from fedasmu import models
 from fedasmu.algorithms import Learner
+from fedasmu.algorithms.measuring import Measuring
 from fedasmu.data.examples import Examples
-from fedasmu.data.federated import FederatedData
+from fedasmu.data.federated import FederatedData, hold_out
 from fedasmu.engine import native_network
 from fedasmu.errors import UserError
 from fedasmu.imports import load
 from fedasmu.network.terms import Terms, layout_digest
 from fedasmu.network.wire import Shapes
 from fedasmu.protocol import Workload
+from fedasmu.seeding import derive
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
@@ -63,7 +65,13 @@ def examples(given: Source) -> tuple[Tensor, Tensor]:
 
 class Equipment:
     def __init__(
-        self, terms: Terms, data: tuple[Tensor, Tensor], url: str, model: Callable[[], nn.Module] | None, engine: str
+        self,
+        terms: Terms,
+        data: tuple[Tensor, Tensor],
+        device: int,
+        url: str,
+        model: Callable[[], nn.Module] | None,
+        engine: str,
     ) -> None:
         inputs, targets = data
         self._check(terms, inputs, targets)
@@ -80,12 +88,13 @@ class Equipment:
         own = Examples(inputs, targets, scale, shift)
         _check_forward(module, own, terms)
         native, self.engine = native_network(engine, module, self.layout, terms.shape, terms.batch, "cpu")
-        federated = FederatedData("own", own, own, [torch.arange(len(targets))], terms.classes)
+        kept, held = hold_out(torch.arange(len(targets)), terms.on_devices, derive(terms.held_seed, "device", device))
+        federated = FederatedData("own", own, own, [kept], terms.classes, [held])
         work, engines = (terms.batch, terms.epochs), ("cpu", native)
         self.trainer = Trainer(module, self.layout, federated, *work, *engines, terms.augment, terms.optimiser)
-        self.learner: Learner = method.learner()
+        self.learner: Learner = Measuring(method.learner()) if len(held) else method.learner()
         self.attachments: Shapes = method.attachments(self.layout)
-        self.work = Workload(len(targets), terms.batch, terms.epochs)
+        self.work = Workload(len(kept), terms.batch, terms.epochs, len(held))
 
     def _check(self, terms: Terms, inputs: Tensor, targets: Tensor) -> None:
         if tuple(inputs.shape[1:]) != terms.shape:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from fedasmu.data.federated import held_count
 from fedasmu.network import failpoint, wire
 from fedasmu.network.acts import Outcome, Rebuild
 from fedasmu.network.coordinator import Coordinator, Gone
@@ -85,10 +86,12 @@ class Service:
     async def hello(self, request: Request) -> Response:
         seat, visit, examples = self.door.hello(await table(request))
         device, now, roster = seat.seat, self.clock(), self.coordinator.acts.roster
-        if roster[device].examples != examples:
+        held = held_count(examples, self.terms.on_devices)
+        member = replace(roster[device], examples=examples - held, held=held)
+        if roster[device] != member:
             if (open_task := self.coordinator.acts.tasks.get(device)) is not None:
                 self.coordinator.lose(open_task, now)  # it was made for other examples
-            self.coordinator.seat(device, replace(roster[device], examples=examples), now)
+            self.coordinator.seat(device, member, now)
         settings = self.coordinator.plan.settings
         welcome = {
             "device": device,

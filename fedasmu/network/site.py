@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedasmu.build import World
+from fedasmu.build import World, held_seed
 from fedasmu.desk import Desk
 from fedasmu.network.terms import Terms, layout_digest, plain
 from fedasmu.optimiser import Optimiser
@@ -33,5 +33,7 @@ def terms(world: World) -> Terms:
         classes=data.classes,
         scale=None if scale is None else scale.tolist(),
         shift=None if shift is None else shift.tolist(),
+        on_devices=config.evaluate.on_devices,
+        held_seed=held_seed(config.seed) if config.evaluate.on_devices else 0,
         layout=layout_digest(world.layout),
     )

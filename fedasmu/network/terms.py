@@ -30,6 +30,8 @@ class Terms(BaseModel):
     classes: int = Field(ge=2, le=1 << 20)
     scale: list[float] | None = None  # of images in bytes: pixel * scale + shift, channel by channel
     shift: list[float] | None = None
+    on_devices: float = Field(0.0, ge=0, lt=1)  # share of its examples that a device holds out, to measure on
+    held_seed: int = Field(0, ge=0, lt=1 << 64)  # of which ones these are
     layout: str  # digest of the names and shapes in a model
 
     @classmethod

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedasmu.protocol import Model, Report, Task
+from fedasmu.protocol import Evaluated, Model, Report, Task
 
 MAGIC = b"FAS1"
 VERSION = 1  # of routes and frames
@@ -140,21 +140,28 @@ def report_frame(report: Report, attachments: Shapes) -> bytes:
     plain = {name: value for name, value in report.note.items() if not isinstance(value, Tensor)}
     sound = all(not isinstance(value, float) or math.isfinite(value) for value in plain.values())
     loss = float(report.loss) if sound else math.nan
-    fields = {"loss": loss if math.isfinite(loss) else str(loss), "note": plain if sound else {}}
+    fields: dict[str, Any] = {"loss": _told(loss), "note": plain if sound else {}}
+    if (measured := report.measured) is not None:
+        fields["measured"] = [_told(measured.loss), round(measured.accuracy * measured.examples)]
     return frame(fields, [report.vector, *(report.note[name] for name in sorted(attachments))])
 
 
-def read_report(data: bytes | bytearray | memoryview, size: int, attachments: Shapes, examples: int) -> Report:
-    """What the server makes of a report's frame: every length and every number in it is bounded."""
+def read_report(
+    data: bytes | bytearray | memoryview, size: int, attachments: Shapes, examples: int, held: int = 0
+) -> Report:
+    """What the server makes of a report's frame: every length and every number in it is bounded.
+
+    A device that holds out some examples must tell what it measured on them, and nobody else may.
+    """
     fields, rest = head(data)
-    _keys(fields, {"loss", "note"})
-    loss, note = fields["loss"], _note(fields["note"])
+    _keys(fields, {"loss", "note"} | ({"measured"} if held else set()))
+    note = _note(fields["note"])
     if set(note) & set(attachments):
         raise Malformed("a name stands for two things")
     names = sorted(attachments)
     vector, *others = _tensors(rest, [(torch.float32, (size,)), *(attachments[name] for name in names)])
-    loss = float(loss) if isinstance(loss, str) and loss in NOT_FINITE else _number(loss)
-    return Report(vector, examples, loss, note | dict(zip(names, others, strict=True)))
+    measured = _measured(fields["measured"], held) if held else None
+    return Report(vector, examples, _loss(fields["loss"]), note | dict(zip(names, others, strict=True)), measured)
 
 
 def report_lengths(size: int, attachments: Shapes) -> range:
@@ -195,6 +202,21 @@ def _shapes(table: Any, size: int) -> dict[str, tuple[torch.dtype, tuple[int, ..
             raise Malformed("a tensor is of no known type, too large, or there twice")
         shapes[name] = DTYPES[dtype][0], shape
     return shapes
+
+
+def _told(loss: float) -> float | str:
+    return loss if math.isfinite(loss) else str(loss)
+
+
+def _loss(told: Any) -> float:
+    return float(told) if isinstance(told, str) and told in NOT_FINITE else _number(told)
+
+
+def _measured(told: Any, held: int) -> Evaluated:
+    """A loss, and how many of the examples were right: the server knows how many there are."""
+    if not isinstance(told, list) or len(told) != 2:
+        raise Malformed("what was measured is not a loss and a number of examples")
+    return Evaluated(_loss(told[0]), _whole(told[1], held + 1) / held, held)
 
 
 def _note(note: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def simulator(world: World, fleet: Fleet, pool: Pool, record: Record) -> Simulat
     config, federation = world.config, world.federation(world.roster(), record)
     return Simulator(
         desk=world.desk(federation, pool, record),
-        learner=config.attack.around(config.algorithm.learner(), world.layout.trainable, config.seed),
+        learner=config.attack.around(world.learner(), world.layout.trainable, config.seed),
         fleet=fleet,
         pool=pool,
         memories=Memories(Shelf(record.directory / SHELVES / "devices")),

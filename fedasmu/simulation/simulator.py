@@ -16,7 +16,7 @@ from fedasmu.algorithms.base import Learner
 from fedasmu.desk import Desk
 from fedasmu.events import Verdict
 from fedasmu.pools import Job, Pool
-from fedasmu.protocol import Fetch, Memory, Model, Probe, Report, Task, Train, Workload
+from fedasmu.protocol import Evaluate, Fetch, Memory, Model, Probe, Report, Task, Train, Workload
 from fedasmu.session import Step, Work
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
@@ -178,7 +178,7 @@ class Simulator:
             self._submit(device, step, done)
             self.clock.schedule(done, Kind.DONE, task.id)
 
-    def _submit(self, device: Device, command: Train | Probe, needed: float) -> None:
+    def _submit(self, device: Device, command: Train | Probe | Evaluate, needed: float) -> None:
         task = device.task
         device.ticket = self.pool.submit(Job(command, task.device, task.id, task.seed), needed)
 
@@ -236,7 +236,7 @@ class Simulator:
         entry = self.desk.server.ledger[task]
         device = self._open(entry.task)
 
-        def perform(command: Train | Probe) -> Any:
+        def perform(command: Train | Probe | Evaluate) -> Any:
             self._submit(device, command, needed)
             assert device.ticket is not None
             result, device.ticket = self.pool.result(device.ticket), None
@@ -251,9 +251,11 @@ class Simulator:
             self._submit(device, step, needed)
 
 
-def _samples(command: Train | Probe, work: Workload) -> float:
+def _samples(command: Train | Probe | Evaluate, work: Workload) -> float:
     """What a computation costs, in examples trained on."""
     if isinstance(command, Train):
         return command.work * work.samples(command.steps)
+    if isinstance(command, Evaluate):
+        return FORWARD * work.held
     passes = 0.0 if command.free else 1.0 if command.gradient else FORWARD
     return passes * work.samples(range(command.step, command.step + 1))

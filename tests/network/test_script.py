@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu import Result
 from fedasmu.algorithms import NAMES
 from fedasmu.network.rehearsal import FILES, differing, simulated
 from helpers.blobs import blobs
@@ -31,3 +32,20 @@ def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: st
     assert federation.serving.script.differing == []
     assert differing(tmp_path / "simulated", federation.path) == []
     assert len(FILES) == 3
+
+
+@pytest.mark.parametrize("by", ["server", "devices"])
+def test_devices_measure_over_the_network_what_they_measure_in_the_simulation(tmp_path: Path, by: str) -> None:
+    federation = Federation(
+        tmp_path,
+        data=blobs(devices=5),
+        algorithm={"name": "fedasmu"},
+        fleet={"devices": 5, "dropout": 0.15},
+        pacing={"period": 5.0, "count": 2, "max_in_flight": 3},
+        evaluate={"by": by, "on_devices": 0.2},
+        stop={"uploads": 16},
+    )
+    federation.lines = simulated(federation.world, tmp_path / "simulated")
+    federation.run()
+    assert differing(tmp_path / "simulated", federation.path) == []
+    assert Result(federation.path).curve["device_accuracy"][-1] > 0.5

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedasmu.network import wire
-from fedasmu.protocol import Model, Report, Task
+from fedasmu.protocol import Evaluated, Model, Report, Task
 
 SIZE = 7
 NAMES = st.from_regex(wire.NAME, fullmatch=True)
@@ -245,3 +245,32 @@ def test_mutated_frames_are_malformed_or_well_formed_and_nothing_else() -> None:
             continue
         assert found.vector.shape == (SIZE,)
         assert all(not isinstance(value, float) or math.isfinite(value) for value in found.note.values())
+
+
+@pytest.mark.parametrize("loss", [0.25, math.inf, math.nan])
+@pytest.mark.parametrize("right", [0, 3, 9])
+def test_what_a_device_measured_comes_out_as_it_went_in(loss: float, right: int) -> None:
+    report = Report(torch.ones(SIZE), 5, 1.0, {}, Evaluated(loss, right / 9, 9))
+    found = wire.read_report(wire.report_frame(report, {}), SIZE, {}, 5, 9).measured
+    assert found is not None
+    assert (found.accuracy, found.examples) == (right / 9, 9)
+    assert found.loss == loss or (math.isnan(loss) and math.isnan(found.loss))
+
+
+LIES = [None, [], 0.5, [0.5], [0.5, 10], [0.5, -1], [0.5, 4.0], [0.5, True], ["big", 4], [[1], 4], [0.5, 4, 4], {}]
+
+
+@pytest.mark.parametrize("told", LIES, ids=repr)
+def test_a_lie_about_what_was_measured_is_no_report(told: object) -> None:
+    """Of nine examples at most nine are right, and only the server says that there are nine."""
+    frame = wire.frame({"loss": 1.0, "note": {}, "measured": told}, [torch.ones(SIZE)])
+    with pytest.raises(wire.Malformed):
+        wire.read_report(frame, SIZE, {}, 5, 9)
+
+
+def test_who_holds_nothing_out_tells_nothing_and_who_does_must_tell() -> None:
+    silent = wire.report_frame(Report(torch.ones(SIZE), 5), {})
+    telling = wire.report_frame(Report(torch.ones(SIZE), 5, measured=Evaluated(0.5, 1.0, 9)), {})
+    for frame, held in ((silent, 9), (telling, 0)):
+        with pytest.raises(wire.Malformed, match="other keys"):
+            wire.read_report(frame, SIZE, {}, 5, held)

@@ -57,7 +57,7 @@ class Fold {
   }
 
   at(device) {
-    if (!this.devices.has(device)) this.devices.set(device, { device, done: 0, lost: 0, stale: 0, seconds: 0, staleness: 0, last: 0, loss: null });
+    if (!this.devices.has(device)) this.devices.set(device, { device, done: 0, lost: 0, stale: 0, seconds: 0, staleness: 0, last: 0, loss: null, own: null });
     return this.devices.get(device);
   }
 
@@ -87,6 +87,7 @@ class Fold {
     device.staleness += age;
     device.loss = event.loss;
     if (event.verdict !== "accepted") device.stale += 1;
+    if (typeof event.own_accuracy === "number") device.own = event.own_accuracy;
     if (task) device.seconds += event.time - task.start;
     if (typeof event.gamma === "number") this.device.push(event.time, event.gamma, event.upsilon);
     if (typeof event.slot === "number") this.slots.push(event.time, event.slot);

@@ -14,7 +14,7 @@ function panel(parent, key, title, labels, names, options) {
 }
 
 function build() {
-  charts.accuracy = new LiveChart($("accuracy"), ["virtual time (s)", "accuracy"], ["accuracy"]);
+  charts.accuracy = new LiveChart($("accuracy"), ["virtual time (s)", "accuracy"], ["accuracy", "mean of the devices", "their worst tenth"]);
   charts.loss = new LiveChart($("loss"), ["virtual time (s)", "loss"], ["test", "training"]);
   panel("panels", "rate", "Uploads a minute", ["virtual time (s)", "uploads a minute"], ["uploads"], { steps: true });
   panel("panels", "bytes", "Sent", ["virtual time (s)", "MB"], ["to devices", "to the server"]);
@@ -34,7 +34,7 @@ function showNumbers(run) {
   $("progress").value = budget ? Math.min(1, counts.uploads / budget) : 0;
   const numbers = {
     uploads: budget ? `${counts.uploads.toLocaleString("en")} of ${budget.toLocaleString("en")}` : counts.uploads,
-    accuracy: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
+    [latest?.reports ? "accuracy, by devices" : "accuracy"]: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
     "virtual time": `${short(fold.now)} s`, version: short(counts.versions), "in flight": fold.open.size,
     "fresh models merged": short(counts.merged), "stale / refused / lost": `${counts.stale} / ${counts.refused} / ${counts.lost}`,
   };
@@ -43,7 +43,7 @@ function showNumbers(run) {
 
 function showCharts() {
   const time = fold.column("time");
-  charts.accuracy.set(time, fold.column("accuracy"));
+  charts.accuracy.set(time, ...["accuracy", "device_accuracy", "worst_tenth"].map(name => fold.column(name)));
   charts.loss.set(time, fold.column("loss"), fold.column("train_loss"));
   charts.bytes.set(time, ...["bytes_down", "bytes_up"].map(name => fold.column(name).map(bytes => bytes / 1e6)));
   const { counts, width } = fold.uploads;
@@ -59,7 +59,7 @@ function showCharts() {
 const ROWS = 60;
 const DEVICE = { device: one => one.device, "in flight": one => one.busy ? "yes" : "", done: one => one.done, lost: one => one.lost,
   "stale or refused": one => one.stale, "mean staleness": one => one.done ? short(one.staleness / one.done) : "–",
-  "mean seconds": one => one.done ? short(one.seconds / one.done) : "–", loss: one => short(one.loss), "last seen": one => `${short(one.last)} s` };
+  "mean seconds": one => one.done ? short(one.seconds / one.done) : "–", loss: one => short(one.loss), "own accuracy": one => one.own === null ? "–" : short(one.own), "last seen": one => `${short(one.last)} s` };
 
 function showDevices() {
   const busy = new Set([...fold.open.values()].map(task => task.device)), wanted = $("find").value.trim();
