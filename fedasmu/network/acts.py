@@ -48,12 +48,12 @@ class Acts:
 
     def recover(self, first: int) -> int:
         """Apply what the ledger has from this act on. How many acts that were."""
-        acts = list(self.ledger.replay(first))
-        skipped = {act.head["act"] for _, act in acts if act.kind == "skip"}
-        for number, act in acts:
+        skipped = {act.head["act"] for _, act in self.ledger.replay(first) if act.kind == "skip"}
+        number = first - 1
+        for number, act in self.ledger.replay(first):  # read twice, and not kept: uploads may not fit into the memory
             if number not in skipped:
                 self._apply(number, act)
-        return len(acts)
+        return number - first + 1
 
     def report(self, task: int, body: bytes | bytearray) -> Report:
         """What a device sent for its task, read with the server's own knowledge of the device."""

@@ -62,7 +62,7 @@ class Ledger:
         self.full = False
         segments = self._segments()
         if segments:
-            self._go_on(segments)
+            self._go_on(*segments[-1])
         else:
             self._begin()
 
@@ -113,10 +113,15 @@ class Ledger:
         segments = self._segments()
         if segments[0][0] > first:
             raise Damaged(f"{self.directory}: the acts from {first} on are needed, but {segments[0][1].name} is first")
-        for start, path in segments:
-            segment = Segment(path)
-            begin = max(first, start)
-            if start + len(segment.contents.acts) > begin:
+        ends = [start for start, _ in segments[1:]] + [self.next]
+        for (start, path), end in zip(segments, ends, strict=True):
+            if end > first:
+                segment = self._segment(path)
+                if start + len(segment.contents.acts) != end:
+                    raise Damaged(
+                        f"{path}: acts are missing after it or at its end; bring the ledger back from a backup"
+                    )
+                begin = max(first, start)
                 yield from enumerate(segment.acts(begin - start), begin)
 
     def rotate(self) -> int:
@@ -163,22 +168,24 @@ class Ledger:
         self._end = self._synced = self._allocated = len(text)
         self.size = 0
 
-    def _go_on(self, segments: list[tuple[int, Path]]) -> None:
-        """After a restart: check every segment, and cut off what was never wholly written at the end of the last."""
-        self.next = segments[0][0]
-        for start, path in segments:
-            segment = Segment(path)
-            contents, last = segment.contents, path == segments[-1][1]
-            if start != self.next or (contents.torn and not last):
-                raise Damaged(f"{path}: acts are missing before it or at its end; bring the ledger back from a backup")
-            if contents.table.get("run") != self.table.get("run"):
-                raise Damaged(f"{path}: belongs to another run")
-            self.next += len(contents.acts)
-        self._salt, self.found = segment.salt, contents.table
+    def _go_on(self, start: int, path: Path) -> None:
+        """After a restart: cut off what was never wholly written at the end of the last segment.
+
+        Those before it may be many and old. Whoever needs them reads them with `replay`, which checks them.
+        """
+        segment = self._segment(path)
+        end = segment.contents.end
+        self.next, self._salt = start + len(segment.contents.acts), segment.salt
         self._file = os.open(path, os.O_RDWR)
-        os.ftruncate(self._file, contents.end)
+        os.ftruncate(self._file, end)
         os.fsync(self._file)
-        self._end = self._synced = self._allocated = contents.end
+        self._end = self._synced = self._allocated = end
+
+    def _segment(self, path: Path) -> Segment:
+        segment = Segment(path)
+        if segment.contents.table.get("run") != self.table.get("run"):
+            raise Damaged(f"{path}: belongs to another run")
+        return segment
 
     def _make_room(self, length: int) -> None:
         if self._end + length <= self._allocated:

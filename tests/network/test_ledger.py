@@ -163,11 +163,26 @@ def test_a_missing_segment_and_a_torn_end_before_the_last_are_refused(tmp_path: 
     kept = middle.read_bytes()
     middle.unlink()
     with pytest.raises(Damaged, match="acts are missing"):
-        Ledger(tmp_path, RUN)
+        read(tmp_path)
     middle.write_bytes(kept)
     first.write_bytes(first.read_bytes()[:-3])
     with pytest.raises(Damaged, match="acts are missing"):
-        Ledger(tmp_path, RUN)
+        read(tmp_path)
+
+
+def test_a_restart_reads_what_it_needs_and_not_all_that_was_kept(tmp_path: Path) -> None:
+    ledger = filled(tmp_path, numbered(4))
+    ledger.rotate()
+    ledger.append(Act("flush", {}))
+    ledger.close()
+    old, _ = sorted(tmp_path.glob("*.log"))
+    old.write_bytes(b"")  # whoever reads it would say so
+    again = Ledger(tmp_path, RUN)
+    assert [act.kind for _, act in again.replay(4)] == ["flush"]
+    assert again.next == 5
+    again.close()
+    with pytest.raises(Damaged, match="damaged at its beginning"):
+        read(tmp_path)
 
 
 def test_another_runs_ledger_is_refused(tmp_path: Path) -> None:
