@@ -33,6 +33,7 @@ from fedasmu.network.listener import Listener
 from fedasmu.network.script import Line, Script
 from fedasmu.network.service import Service
 from fedasmu.network.site import attach, terms
+from fedasmu.network.uptime import Uptime
 from fedasmu.record import SHELVES, Record
 
 SEGMENT = 256 << 20  # bytes of ledger after which a checkpoint is due
@@ -100,7 +101,8 @@ class Serving:
         elif recovered:
             self.say(f"recovered: {desk.server.counters.received} uploads, {recovered} acts since the last checkpoint")
         self.coordinator.go_on()
-        self._began, self._run_time = time.monotonic(), acts.now
+        self._began = time.monotonic()
+        self.clock: Callable[[], float] = Uptime(acts.now)  # seconds of this run
         self._saved = self._began
         if self.observe is not None:
             desk.watchers.append(partial(self.observe, desk))
@@ -109,10 +111,6 @@ class Serving:
         for name in ("pool", "ledger", "record"):
             if (thing := vars(self).pop(name, None)) is not None:
                 thing.close()
-
-    def clock(self) -> float:
-        """Seconds that this run has been served: a stopped server ages nothing."""
-        return self._run_time + time.monotonic() - self._began
 
     def service(self) -> Service:
         settings = self.world.config.network
@@ -123,7 +121,7 @@ class Serving:
         service = self.running = self.service()
         if self.lines is not None:
             service.order = self.script = Script(self.lines, self.coordinator, service.polls.answer)
-            service.clock = self.clock = lambda: self.script.time  # type: ignore[method-assign]
+            service.clock = self.clock = lambda: self.script.time
         patience = Patience(body=service.lengths.stop + BODY)
         per_address = self.world.config.network.per_address
         proxied = bool(self.folder.shown.name)
