@@ -30,4 +30,5 @@ from fedasmu.schedule import Rounds as Rounds
 from fedasmu.study.comparison import Comparison as Comparison
 from fedasmu.study.comparison import compare as compare
 
+__all__: list[str]
 __version__: str

@@ -169,13 +169,13 @@ def test_observe_sees_every_line_of_the_run(tmp_path: Path) -> None:
 
 def test_unknown_names_of_the_package() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Experimnet'"):
-        fedasmu.Experimnet  # noqa: B018
+        fedasmu.Experimnet  # type: ignore[attr-defined] # noqa: B018
 
 
 def test_the_number_of_workers_is_checked(tmp_path: Path) -> None:
     for workers in (0, -1, "two"):
         with pytest.raises(UserError, match="1 or more, inline, or ray"):
-            Experiment(settings()).run(tmp_path / "run", workers=workers)  # type: ignore[arg-type]
+            Experiment(settings()).run(tmp_path / "run", workers=workers)
     assert not (tmp_path / "run").exists()
 
 
@@ -198,7 +198,7 @@ def test_own_model_and_own_data(tmp_path: Path) -> None:
     data = FederatedData.of(
         train=(inputs[:40], targets[:40]),
         test=(inputs[40:], targets[40:]),
-        devices=[range(0, 10), range(10, 25), [39, 38, 37]],  # type: ignore[list-item]
+        devices=[range(0, 10), range(10, 25), [39, 38, 37]],
     )
     experiment = Experiment(
         {

@@ -30,7 +30,8 @@ from fedasmu.protocol import (
 
 VECTOR = torch.tensor([1.0, -2.0])
 MODEL = Model(3, VECTOR)
-REPORT = Report(VECTOR, 10, float("nan"), {"slot": 2, 7: "seven", "gradient": VECTOR})
+NOTE: dict[Any, Any] = {"slot": 2, 7: "seven", "gradient": VECTOR}
+REPORT = Report(VECTOR, 10, float("nan"), NOTE)
 WORDS = [
     MODEL,
     Task(1, 2, MODEL, 0.1, 2**63, {"mask": torch.tensor([True, False])}, 0.5),

@@ -342,7 +342,8 @@ def test_a_checkpoint_with_something_missing_is_refused_in_a_sentence(tmp_path: 
 
 
 def test_a_killed_worker_changes_nothing_but_what_is_said(tmp_path: Path) -> None:
-    expected, said = whole(tmp_path / "whole"), []
+    expected = whole(tmp_path / "whole")
+    said: list[str] = []
 
     def kill(desk: Desk, line: Event | Measured) -> None:
         if isinstance(line, Delivered) and desk.server.counters.received in (5, 20):

@@ -63,7 +63,7 @@ def test_an_interrupted_run_may_be_extended_too(tmp_path: Path) -> None:
 
 
 TRACE = "device,start,end\n" + "".join(f"{device},0,100\n" for device in range(10))
-EARLY = {
+EARLY: dict[str, tuple[dict[str, Any], list[str]]] = {
     "time": ({"stop": {"uploads": 60, "time": 10.0}}, ["of 60 uploads", "stop.time = 10 s"]),
     "nothing": ({"stop": {"uploads": 60, "time": 0.01}}, ["0 of 60 uploads", "no device had finished its first task"]),
     "fleet": ({"fleet": {"trace": "trace.csv"}, "stop": {"uploads": 9999}}, ["no device comes back", "fleet.trace"]),

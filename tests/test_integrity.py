@@ -209,4 +209,4 @@ def test_what_the_check_finds_damaged_is_passed_over(half: Path) -> None:
         raise ValueError("never good enough")
 
     with pytest.raises(UserError, match="no checkpoint can be read"):
-        load(half / "checkpoint", [].append, check)
+        load(half / "checkpoint", list[str]().append, check)

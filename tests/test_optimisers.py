@@ -20,6 +20,7 @@ from fedasmu.torch_engine import TorchEngine
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 from helpers.blobs import Run, blobs, outputs, softmax
+from helpers.uploads import trained
 
 OPTIMISERS = {
     "plain": Optimiser(),
@@ -56,7 +57,7 @@ def test_the_steps_are_pytorchs_and_a_cut_changes_no_bit(
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     layout = Layout.of(module)
     data = Examples(torch.randn(40, 6), torch.arange(40) % 3)
-    batches, start = list(torch.arange(40).split(8)), layout.read(module)
+    batches, start = list(torch.split(torch.arange(40), 8)), layout.read(module)
 
     def trained(*cuts: list[Tensor]) -> Tensor:
         vector, state, done = start.clone(), None, 0
@@ -95,11 +96,13 @@ def test_a_task_carries_the_state_over_its_cut_and_begins_without_any(how: Optim
     layout = Layout.of(module)
     trainer = Trainer(module, layout, blobs(), 8, 2, optimiser=how)
     start = layout.read(module)
-    whole = trainer.perform(Train(start, range(7), 0.1), 3, 77)
-    first = trainer.perform(Train(start, range(4), 0.1), 3, 77)
-    second = trainer.perform(Train(first.vector, range(4, 7), 0.1, state=first.state), 3, 77)
-    forgetful = trainer.perform(Train(first.vector, range(4, 7), 0.1), 3, 77)
+    whole = trained(trainer.perform(Train(start, range(7), 0.1), 3, 77))
+    first = trained(trainer.perform(Train(start, range(4), 0.1), 3, 77))
+    second = trained(trainer.perform(Train(first.vector, range(4, 7), 0.1, state=first.state), 3, 77))
+    forgetful = trained(trainer.perform(Train(first.vector, range(4, 7), 0.1), 3, 77))
     assert torch.equal(second.vector, whole.vector)
+    assert second.state is not None
+    assert whole.state is not None
     assert torch.equal(second.state, whole.state)
     assert not torch.equal(forgetful.vector, whole.vector)
 

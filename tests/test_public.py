@@ -122,7 +122,7 @@ GIVEN: dict[str, Any] = {
 def test_data_in_other_forms(kind: str) -> None:
     inputs, targets = pairs()
     given = GIVEN[kind](inputs, targets)
-    data = FederatedData.of(given, given, [range(10)])  # type: ignore[list-item]
+    data = FederatedData.of(given, given, [range(10)])
     assert torch.equal(data.train.inputs, inputs)
     assert torch.equal(data.test.targets, targets)
 
@@ -157,4 +157,4 @@ def test_a_model_that_ends_the_process_is_refused_in_a_sentence(tmp_path: Path) 
 
 def test_a_module_that_is_made_already() -> None:
     with pytest.raises(UserError, match="this is a Linear, already made"):
-        Experiment(settings(), model=nn.Linear(20, 3), data=blobs())  # type: ignore[arg-type]
+        Experiment(settings(), model=nn.Linear(20, 3), data=blobs())

@@ -143,7 +143,7 @@ NOT_MODELS = {
     "nothing": None,
 }
 NOT_LOSSES = {"NaN": float("nan"), "infinity": float("inf"), "too large": 10**400, "text": "0.1", "nothing": None}
-RUBBISH = {f"a vector: {name}": (vector, 0.0) for name, vector in NOT_MODELS.items()}
+RUBBISH: dict[str, tuple[object, object]] = {f"a vector: {name}": (vector, 0.0) for name, vector in NOT_MODELS.items()}
 RUBBISH |= {f"a loss: {name}": (torch.ones(3), loss) for name, loss in NOT_LOSSES.items()}
 
 

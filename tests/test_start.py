@@ -48,7 +48,7 @@ def test_a_file_a_state_dict_and_a_recipe_give_the_same_bytes_for_any_workers(tm
     ways: dict[str, dict[str, Any]] = {"file": {"weights": str(path)}, "dict": {"weights": weights()}, "recipe": {}}
     found = []
     for name, own in ways.items():
-        section = {} if own else {"changes": {"model.weights": str(path)}}
+        section: dict[str, Any] = {} if own else {"changes": {"model.weights": str(path)}}
         experiment = Experiment(settings(**SHORT), **section, model=softmax, data=blobs(), **own)
         found.append(outputs(experiment.run(tmp_path / name, workers=2 if name == "dict" else "inline")))
     assert found[0] == found[1] == found[2]

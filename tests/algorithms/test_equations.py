@@ -51,7 +51,7 @@ def test_hinge_staleness_is_flat_up_to_b_and_continuous_there() -> None:
     ],
 )
 def test_fedasync_weight_scales_alpha(form: str, weights: list[float]) -> None:
-    method = FedAsync(alpha=0.6, staleness=form)  # type: ignore[arg-type]
+    method = FedAsync(alpha=0.6, staleness=form)
     assert [method.weight(delay) for delay in DELAYS] == pytest.approx(weights, abs=1e-6)
 
 
@@ -103,7 +103,14 @@ PINNED = {
 
 
 def test_seeds_of_different_paths_differ() -> None:
-    paths = [(0, "task", 1), (1, "task", 0), (0, "task", 11), (0, "tas", "k1"), (0, "task"), (0, 1, "task")]
+    paths: list[tuple[int | str, ...]] = [
+        (0, "task", 1),
+        (1, "task", 0),
+        (0, "task", 11),
+        (0, "tas", "k1"),
+        (0, "task"),
+        (0, 1, "task"),
+    ]
     assert len({derive(*path) for path in paths}) == len(paths)
 
 

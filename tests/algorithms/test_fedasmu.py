@@ -17,12 +17,18 @@ from fedasmu.algorithms.fedasmu.formulas import DeviceControls, Guard, ServerCon
 from fedasmu.algorithms.fedasmu.server import StalenessAware
 from fedasmu.protocol import Fetch, Model, Probe, Probed, Report, Task, Train, Trained, Upload, Workload
 from fedasmu.roster import Member, Roster, Seconds
-from fedasmu.session import Work
+from fedasmu.session import Step, Work
 from fedasmu.shelf import Shelf
 from fedasmu.vector import Entry, Layout
 from helpers.blobs import Run, blobs, outputs
 
 AUTHORS = ServerControls(lam=1.0, sigma=0.5, iota=0.1)
+
+
+def method_of(table: dict[str, Any]) -> FedASMU:
+    made = settings(table)
+    assert isinstance(made, FedASMU)
+    return made
 
 
 def alpha(controls: ServerControls, version: int, staleness: float, mu: float = 0.9) -> float:
@@ -142,7 +148,7 @@ def test_a_control_step_descends_the_loss_through_the_previous_upload(
     base = Model(2, torch.tensor([0.9, -1.5, 0.1, 2.0]))
     sent = torch.tensor([0.2, -1.0, 1.2, 0.7])
     rate = 1e-3
-    method = settings(
+    method = method_of(
         {
             "name": "fedasmu",
             "lambda0": 1.0,
@@ -205,7 +211,7 @@ def test_the_merge_is_taken_out_of_the_displacement() -> None:
 
 def test_the_displacement_form_adds_only_what_the_device_added(tmp_path: Path) -> None:
     base, current = Model(0, torch.tensor([0.0, 0.0])), Model(4, torch.tensor([10.0, 10.0]))
-    method = settings({"name": "fedasmu-d", "merge": False, "lambda0": 0.0, "iota0": 1.0, "mu_alpha": 1.0})
+    method = method_of({"name": "fedasmu-d", "merge": False, "lambda0": 0.0, "iota0": 1.0, "mu_alpha": 1.0})
     aggregator = StalenessAware(method, federation(2, tmp_path))
     result = aggregator.aggregate(current, [upload(base, torch.tensor([1.0, -2.0]), 5)])
     assert result.weights == [0.5]
@@ -215,7 +221,7 @@ def test_the_displacement_form_adds_only_what_the_device_added(tmp_path: Path) -
 def test_dilution_shrinks_what_foreign_uploads_have_overwritten(tmp_path: Path) -> None:
     moves = {}
     for dilution in (False, True):
-        method = settings(
+        method = method_of(
             {"name": "fedasmu-fa", "record": "float32", "dilution": dilution, "lambda0": 0.0, "iota0": 1.0}
             | {"server_gradient": "uploaded"}
         )
@@ -234,7 +240,7 @@ def test_in_the_displacement_form_nothing_is_diluted(tmp_path: Path) -> None:
     """w_{k+1} = w_k + alpha_k d_k: how w_o changes with alpha_v is d_v, whatever came after."""
     moves, start = [], Model(0, torch.zeros(2))
     for dilution in (False, True):
-        method = settings(
+        method = method_of(
             {"name": "fedasmu-d", "merge": False, "record": "float32", "dilution": dilution}
             | {"server_gradient": "uploaded"}
         )
@@ -249,7 +255,7 @@ def test_in_the_displacement_form_nothing_is_diluted(tmp_path: Path) -> None:
 
 
 def test_versions_are_only_remembered_where_dilution_is_counted(tmp_path: Path) -> None:
-    aggregator = StalenessAware(settings({"name": "fedasmu-fa"}), federation(2, tmp_path))
+    aggregator = StalenessAware(method_of({"name": "fedasmu-fa"}), federation(2, tmp_path))
     for version in range(5):
         model = Model(version, torch.zeros(2))
         aggregator.aggregate(model, [upload(model, torch.ones(2), 1)])
@@ -267,7 +273,8 @@ def drive(
     """Run one session by hand: training adds 1, the loss before a merge is 2 and after it 0.5."""
     task = Task(7, 0, Model(origin, torch.zeros(3)), lr=0.1, seed=11, note={"slot": slot})
     work, commands = Work(task, method.learner().train(task, Workload(10, 5, 3), memory)), list[Any]()
-    command, reply = work.begin(), None
+    command: Step = work.begin()
+    reply: Trained | Probed | Model | None
     while not isinstance(command, Report):
         commands.append(command)
         if isinstance(command, Train):
@@ -332,7 +339,7 @@ def test_the_table_moves_the_slot_after_the_first_merge() -> None:
 
 @pytest.mark.parametrize(("slots", "cut"), [("first", 1), ("middle", 3), ("last", 5), ("fixed", 4)])
 def test_fixed_slots_are_the_same_interface(slots: str, cut: int) -> None:
-    commands, _ = drive(FedASMU(slots=slots, fixed_slot=4), {}, None)  # type: ignore[arg-type]
+    commands, _ = drive(FedASMU(slots=slots, fixed_slot=4), {}, None)
     assert commands[0].steps == range(cut)
 
 
@@ -343,7 +350,7 @@ def test_slots_in_epochs_cut_at_epoch_boundaries() -> None:
 
 def test_the_authors_order_learns_before_it_merges() -> None:
     memory: dict[str, Any] = {}
-    method = settings({"name": "fedasmu-authors", "lr_gamma": 0.01})
+    method = method_of({"name": "fedasmu-authors", "lr_gamma": 0.01})
     assert isinstance(method, FedASMU)
     commands, report = drive(method, memory, Model(9, torch.full((3,), 5.0)))
     assert [type(command) for command in commands] == [Probe, Train, Fetch, Probe, Probe, Probe, Train]
@@ -394,6 +401,6 @@ def test_merges_happen_and_are_recorded(run: Run) -> None:
 
 def test_every_name_is_a_setting_of_the_one_class() -> None:
     for name in FedASMU.names():
-        method = settings({"name": name})
+        method = method_of({"name": name})
         assert isinstance(method, FedASMU)
         assert method.name == name

@@ -148,7 +148,7 @@ def test_the_server_by_hand(tmp_path: Path) -> None:
     base, fresh, current = model(2, 0.0, 0.0), model(8, 1.0, 1.0), model(9, 2.0, 2.0)
     made = server.aggregate(current, [arrived(0, base, vector(1.5, 0.0), 8, fresh)])
     alpha = weights.squash(0.9, 8.0 / (math.sqrt(10) * math.sqrt(3.5)) + 0.1)
-    assert made.weights == [pytest.approx(alpha)]
+    assert made.weights == pytest.approx([alpha])
     assert close(made.vector, 2.0 + 0.5 * alpha, 2.0 - alpha)
     assert made.details["effective"] == pytest.approx(3.5)
     plain = FedASMUR(correction="none", effective_staleness=False).aggregator(federation(tmp_path))
@@ -177,7 +177,7 @@ def session(newer: Model | None, memory: dict[str, Any], **settings: Any) -> tup
     """A device at (0, 0) whose first half ends in (1, 0), and whose second half adds (0, 1)."""
     given = task(vector(0.0, 0.0), trainable=2, **({"pull": 0.2} if settings.get("correction") == "dynamic" else {}))
     running = FedASMUR(**settings).learner().train(given, WORK, memory)
-    commands = [next(running)]
+    commands: list[Any] = [next(running)]
     commands.append(running.send(Trained(vector(1.0, 0.0), 0.4)))
     commands.append(running.send(newer))
     with pytest.raises(StopIteration) as end:

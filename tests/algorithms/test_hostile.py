@@ -20,13 +20,16 @@ from helpers.uploads import federation
 
 BIG, NAN, INF = 10**400, math.nan, math.inf
 MERGED = {"beta": 0.3, "merged_after": 1, "slot": 1, "reward": 0.1, "gamma": 1.0, "upsilon": 1.0, "epochs": 2}
+NO_VALUES: dict[str, list[Any]] = {
+    "beta": ["x", None, NAN, INF, -1, 7, BIG, [], torch.ones(3), True],
+    "merged_after": ["x", None, NAN, 0, -3, BIG, 1.5],
+    "slot": ["x", None, -1, 0, BIG, NAN],
+    "reward": ["x", None, NAN, INF, -1e30, BIG, []],
+}
 NOTES: list[Any] = [
     *({}, None, [], "x", {"path": 0}, {"path": 1e-300}, {"gradient": "x"}, {"gradient": torch.zeros(1)}),
     *({"gradient": torch.full((10,), NAN)}, {"gradient": torch.zeros(10, dtype=torch.int64)}),
-    *({**MERGED, "beta": value} for value in ("x", None, NAN, INF, -1, 7, BIG, [], torch.ones(3), True)),
-    *({**MERGED, "merged_after": value} for value in ("x", None, NAN, 0, -3, BIG, 1.5)),
-    *({**MERGED, "slot": value} for value in ("x", None, -1, 0, BIG, NAN)),
-    *({**MERGED, "reward": value} for value in ("x", None, NAN, INF, -1e30, BIG, [])),
+    *({**MERGED, name: value} for name, values in NO_VALUES.items() for value in values),
     {"beta": 0.3},
 ]
 EXAMPLES: list[Any] = ["x", None, NAN, INF, -5, 0, 10**9, BIG]

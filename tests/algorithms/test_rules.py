@@ -26,7 +26,7 @@ from fedasmu.algorithms import (
     port,
 )
 from fedasmu.models.contrast import contrastive
-from fedasmu.protocol import Report, Train, Trained, Workload
+from fedasmu.protocol import Memory, Report, Train, Trained, Workload
 from fedasmu.session import Work
 from helpers.blobs import Run
 from helpers.uploads import aggregated, answered, close, federation, model, task, upload
@@ -51,7 +51,8 @@ def test_moon_contrast() -> None:
 
 
 def test_moon_has_no_contrast_on_first_participation_and_pays_for_it_later() -> None:
-    learner, memory, start = moon.Moon(mu=2.0).learner(), {}, torch.zeros(2)
+    learner, start = moon.Moon(mu=2.0).learner(), torch.zeros(2)
+    memory: Memory = {}
     (first,), _ = answered(learner.train(task(start), WORK, memory), torch.tensor([1.0, -1.0]))
     assert (first.objective, first.work) == (None, 1.0)
     (second,), _ = answered(learner.train(task(start), WORK, memory), torch.tensor([2.0, -1.0]))
@@ -76,7 +77,8 @@ def test_feddyn_server(tmp_path: Path) -> None:
 
 
 def test_feddyn_device() -> None:
-    learner, memory = feddyn.FedDyn().learner(), {}
+    learner = feddyn.FedDyn().learner()
+    memory: Memory = {}
     start = task(torch.tensor([1.0, -2.0]), strength=0.2)
     (first,), _ = answered(learner.train(start, WORK, memory), torch.tensor([3.0, -3.0]))
     assert first.pull == 0.2
@@ -185,7 +187,8 @@ def test_asofed_server_replaces_a_devices_last_model(tmp_path: Path) -> None:
 
 
 def test_asofed_device_by_round() -> None:
-    learner, memory = asofed.AsoFed(pull=0.4, beta=0.25).learner(), {}
+    learner = asofed.AsoFed(pull=0.4, beta=0.25).learner()
+    memory: Memory = {}
     note = {"rate": 2.0, "trainable": 2}
     start = torch.tensor([1.0, -1.0, 7.0])  # the third is a statistic
     (command,), report = answered(learner.train(task(start, **note), WORK, memory), torch.tensor([0.5, 1.0, 8.0]))
@@ -280,7 +283,7 @@ def test_asyncpart_weight(tmp_path: Path) -> None:
 
 
 def test_ca2fl(tmp_path: Path) -> None:
-    aggregator = ca2fl.CA2FL(buffer=2).aggregator(federation(tmp_path))
+    aggregator = ca2fl.Calibrate(ca2fl.CA2FL(buffer=2), federation(tmp_path))
     w0 = model(0, 1, -1)
     w1 = aggregated(aggregator, w0, upload(w0, 3, -2, device=0), upload(w0, 1, 3, device=1))
     assert close(w1.vector, 2, 0.5)  # plain mean of (2, -1) and (0, 4)
@@ -291,7 +294,7 @@ def test_ca2fl(tmp_path: Path) -> None:
 
 
 def test_ca2fl_with_a_device_twice_in_one_buffer(tmp_path: Path) -> None:
-    aggregator = ca2fl.CA2FL(buffer=2).aggregator(federation(tmp_path))
+    aggregator = ca2fl.Calibrate(ca2fl.CA2FL(buffer=2), federation(tmp_path))
     w0 = model(0, 0, 0)
     aggregated(aggregator, w0, upload(w0, 4, -4, device=0), upload(w0, 8, -2, device=0))
     assert close(aggregator.mean_h, 2, -0.5)  # its last update alone

@@ -91,7 +91,7 @@ class Attack:
 
 
 BATCH = {b"data": np.zeros((TRAIN // 5, 3072), np.uint8), b"labels": [0] * (TRAIN // 5)}
-PICKLE_DAMAGE = {
+PICKLE_DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "truncated": (lambda old: old[: len(old) // 2], "is damaged"),
     "empty": (lambda _: b"", "is damaged"),
     "not a pickle": (lambda _: b"hello world", "is damaged"),

@@ -69,7 +69,7 @@ def built(**tables: Any) -> nn.Module:
 
 def test_text_options_reach_the_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     loads = Loads(monkeypatch, reviews())
-    keys = {"vocabulary": 77, "length": 9, "padding": "post", "truncation": "post"}
+    keys: dict[str, Any] = {"vocabulary": 77, "length": 9, "padding": "post", "truncation": "post"}
     federated_data(config(data={**keys, "glove": str(tmp_path / "glove.txt")}), silent)
     assert loads.asked["text"] == TextOptions(**keys, glove=str(tmp_path / "glove.txt"))
     federated_data(config(), silent)

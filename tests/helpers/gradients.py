@@ -78,7 +78,7 @@ def sgd(
         gradient.zero_()
         inputs, targets = data.batch(indices)
         loss = cross_entropy(module(inputs), targets)
-        loss.backward()
+        torch.autograd.backward(loss)
         with torch.no_grad():
             step = gradient if anchor is None else gradient + pull * (vector[:n] - anchor[:n])
             vector[:n] -= lr * (step if mask is None else mask[:n] * step)

@@ -62,6 +62,12 @@ def answered(session: Session, *vectors: Tensor) -> tuple[list[Any], Report]:
     return steps[:-1], steps[-1]
 
 
+def trained(answer: object) -> Trained:
+    """A pool's or a trainer's answer to `Train`."""
+    assert isinstance(answer, Trained)
+    return answer
+
+
 def close(vector: Tensor, *numbers: float) -> bool:
     return torch.allclose(vector, _vector(numbers), rtol=1e-5, atol=1e-7)
 

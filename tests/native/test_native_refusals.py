@@ -69,7 +69,7 @@ class Residual(nn.Module):
         self.conv = nn.Conv2d(1, 1, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x)
+        return torch.add(x, self.conv(x))
 
 
 class Older(nn.Module):
@@ -184,7 +184,7 @@ def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path
         native.Network(module, Layout.of(module), (5,))
 
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "vector": torch.zeros(195),
     "examples": Examples(torch.zeros(4, *SHAPE), torch.zeros(4, dtype=torch.int64)),
     "batches": [torch.arange(4)],
@@ -193,7 +193,7 @@ GOOD = {
 
 
 def but(**changes: Any) -> Examples:
-    good: Examples = GOOD["examples"]  # type: ignore[assignment]
+    good: Examples = GOOD["examples"]
     return replace(good, **changes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from helpers.gradients import sgd
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 
-NETWORKS = {
+NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "lenet5": ((1, 28, 28), {}),
     "lenet5 padded": ((1, 28, 28), {"pad": 2}),
     "cnn": ((3, 32, 32), {}),
@@ -48,7 +49,7 @@ def test_the_small_networks_train_as_with_pytorch(name: str) -> None:
     module = models.build(name.split()[0], shape=shape, classes=10, seed=0, **options)
     layout = Layout.of(module)
     data = examples(shape, 45)
-    batches = list(torch.randperm(45, generator=torch.Generator().manual_seed(2)).split(10))
+    batches = list(torch.split(torch.randperm(45, generator=torch.Generator().manual_seed(2)), 10))
     start = layout.read(module)
     ours, theirs = start.clone(), start.clone()
     loss = native.Network(module, layout, shape).train(ours, data, batches, 0.05)
@@ -64,7 +65,7 @@ def test_the_corrections_of_fedprox_feddyn_and_asyncdrop(whole: bool, pull: floa
     module[2].requires_grad_(False)
     layout = Layout.of(module)
     data = examples((6,), 30)
-    batches = list(torch.arange(30).split(13))
+    batches = list(torch.split(torch.arange(30), 13))
     generator = torch.Generator().manual_seed(3)
     size = layout.size if whole else layout.trainable
     anchor = torch.randn(size, generator=generator)
@@ -92,7 +93,7 @@ def test_the_same_bits_again_in_any_network_and_thread() -> None:
     _, layout, network, vector = lenet()
     module = models.build("lenet5", shape=(1, 28, 28), classes=10, seed=0)
     data = examples((1, 28, 28), 100)
-    batches = list(torch.arange(100).split(23))
+    batches = list(torch.split(torch.arange(100), 23))
     results: list[Tensor] = []
 
     def work(use: native.Network) -> None:

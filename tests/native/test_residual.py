@@ -165,11 +165,11 @@ def long_skips(m: Written, x: Tensor) -> Tensor:
     a = m.convolutions[0](x)
     b = functional.relu(m.norm(m.convolutions[1](a)))
     c = m.convolutions[2](b) + a
-    return m.convolutions[3](functional.avg_pool2d(c, 2)) + functional.max_pool2d(a + b, 2)
+    return torch.add(m.convolutions[3](functional.avg_pool2d(c, 2)), functional.max_pool2d(a + b, 2))
 
 
 def with_the_input(m: Written, x: Tensor) -> Tensor:
-    return x + m.norm(x).relu() + m.convolutions[0](x)
+    return torch.add(x + m.norm(x).relu(), m.convolutions[0](x))
 
 
 BODIES = (torchvision_block, before_and_after_relu, twice, long_skips, with_the_input)
@@ -188,7 +188,7 @@ def reads_what_was_overwritten(m: Written, x: Tensor) -> Tensor:
 
 
 def reads_a_view_of_what_was_overwritten(m: Written, x: Tensor) -> Tensor:
-    y = m.convolutions[0](x)
+    y: Tensor = m.convolutions[0](x)
     z = y[:, :, ::2, ::2]
     y += x
     return z
@@ -240,7 +240,7 @@ def resnet(**options: str) -> nn.Module:
 def test_resnet_20_trains_as_with_pytorch(shortcut: str, norm: str) -> None:
     module = resnet(shortcut=shortcut, norm=norm)
     layout, data = Layout.of(module), examples((3, 8, 8), 50, 3)
-    batches = list(torch.randperm(50, generator=torch.Generator().manual_seed(2)).split(20))
+    batches = list(torch.split(torch.randperm(50, generator=torch.Generator().manual_seed(2)), 20))
     start = layout.read(module)
     ours, theirs = start.clone(), start.clone()
     loss = native.Network(module, layout, (3, 8, 8)).train(ours, data, batches, 0.02)
@@ -292,7 +292,7 @@ def test_evaluation_uses_the_running_statistics_and_probes_those_of_the_batch() 
 def test_the_same_bits_whatever_ran_before_and_cut_in_two() -> None:
     module = resnet()
     layout, data = Layout.of(module), examples((3, 8, 8), 90, 3)
-    batches = list(torch.arange(90).split(40))
+    batches = list(torch.split(torch.arange(90), 40))
     whole, parts = layout.read(module), layout.read(module)
     native.Network(module, layout, (3, 8, 8)).train(whole, data, batches, 0.05)
     network = native.Network(module, layout, (3, 8, 8))

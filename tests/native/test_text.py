@@ -117,7 +117,7 @@ def test_a_forward_is_recognised_by_what_it_does(ways: dict[str, Any]) -> None:
         (Words([3], filters=300, num_embeddings=100_000), 9, "300 filters over 100,000 words takes too much memory"),
         (nn.Sequential(nn.Linear(9, 9), nn.Embedding(5, 5)), 9, "Embedding"),
         (Words([3, 3], join=lambda features: torch.cat(features)), 9, "joins samples"),
-        (Words([3, 3], join=lambda features: torch.cat(features, axis=1)), 9, "reads something else"),
+        (Words([3, 3], join=lambda features: torch.cat(features, dim=1)), 9, "reads something else"),
         (Words([3, 3], turn=lambda vectors: torch.cat([vectors, vectors], 1)), 9, "joins something else"),
         (weight_norm(Words([3]), "windows.0"), 9, "ParametrizedConv1d of a text"),
     ],
@@ -155,9 +155,9 @@ def test_a_contrast_is_the_one_of_pytorch(name: str) -> None:
     layout = Layout.of(module)
     start = layout.read(module)
     generator = torch.Generator().manual_seed(1)
-    other = [start + 0.3 * start.std() * torch.randn(start.shape, generator=generator) for _ in range(2)]
-    contrast = Contrast(*other, mu=2.0, temperature=0.5)
-    batches = list(torch.arange(70).flip(0).split(27))
+    one, other = (start + 0.3 * start.std() * torch.randn(start.shape, generator=generator) for _ in range(2))
+    contrast = Contrast(one, other, mu=2.0, temperature=0.5)
+    batches = list(torch.split(torch.arange(70).flip(0), 27))
     network, engine = native.Network(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
     plain, ours, theirs = start.clone(), start.clone(), start.clone()
     torch.manual_seed(3)
@@ -209,7 +209,7 @@ def test_dropout_is_the_one_that_pytorch_draws(name: str) -> None:
     module, shape, data = network_of(name)
     layout = Layout.of(module)
     start = layout.read(module)
-    batches = list(torch.arange(70).split(32))
+    batches = list(torch.split(torch.arange(70), 32))
     engines = native.Network(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
     vectors, losses, probes = [], [], []
     for engine in engines:
@@ -232,4 +232,5 @@ def test_nothing_is_dropped_in_an_evaluation(name: str) -> None:
     vector = layout.read(module)
     loss, correct = native.Network(module, layout, shape).evaluate(vector, data)
     expected, right = TorchEngine(module, layout, torch.device("cpu")).evaluate(vector, data)
-    assert (loss, correct) == (pytest.approx(expected, rel=1e-5), right)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert correct == right

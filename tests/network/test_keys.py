@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,9 +63,9 @@ def test_a_signature_cannot_be_moved(tmp_path: Path, place: int) -> None:
     """To another run, method, path, device, visit, sequence number or body."""
     key = Key.at(tmp_path / "key")
     signature = key.sign(keys.request_text(*TEXT))
-    other = list(TEXT)
+    other: list[Any] = list(TEXT)
     other[place] = other[place] + 1 if isinstance(other[place], int) else f"{other[place]}x"
-    assert not keys.verified(key.public, signature, keys.request_text(*other))  # type: ignore[arg-type]
+    assert not keys.verified(key.public, signature, keys.request_text(*other))
 
 
 def test_the_three_texts_differ_from_each_other() -> None:

@@ -51,7 +51,9 @@ def read(directory: Path, first: int = 0) -> list[Act]:
     ),
     st.integers(0, 12),
 )
-def test_what_was_written_is_read_back_in_order(tmp_path_factory: pytest.TempPathFactory, acts, first) -> None:
+def test_what_was_written_is_read_back_in_order(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[Act], first: int
+) -> None:
     directory = tmp_path_factory.mktemp("ledger")
     filled(directory, acts).close()
     assert read(directory, min(first, len(acts))) == acts[first:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,9 @@ def same(one: Tensor, other: Tensor) -> bool:
     st.floats(0, 10, allow_nan=False),
     st.integers(0, 2**40),
 )
-def test_a_task_comes_out_as_it_went_in(vector, note, mask, seed, lr, version) -> None:
+def test_a_task_comes_out_as_it_went_in(
+    vector: Tensor, note: dict[str, Any], mask: Any, seed: int, lr: float, version: int
+) -> None:
     note = note if mask is None else {**note, "mask": mask}
     task = Task(5, 3, Model(version, vector), lr, seed, note, 0.5)
     found = wire.read_task(wire.task_frame(task), SIZE)
@@ -57,7 +60,7 @@ def test_a_task_comes_out_as_it_went_in(vector, note, mask, seed, lr, version) -
 
 @settings(max_examples=150, deadline=None)
 @given(VECTORS, NOTES, st.floats(), st.booleans())
-def test_a_report_comes_out_as_it_went_in(vector, note, loss, heavy) -> None:
+def test_a_report_comes_out_as_it_went_in(vector: Tensor, note: dict[str, Any], loss: float, heavy: bool) -> None:
     attachments = GRADIENT if heavy else {}
     gradient = torch.linspace(-1, 1, 6).view(3, 2)
     sent = {name: value for name, value in note.items() if name != "gradient"}
@@ -82,7 +85,7 @@ def test_a_note_that_is_not_finite_makes_a_report_that_is_refused() -> None:
 
 @settings(deadline=None)
 @given(VECTORS, st.integers(0, 2**50))
-def test_a_model_comes_out_as_it_went_in(vector, version) -> None:
+def test_a_model_comes_out_as_it_went_in(vector: Tensor, version: int) -> None:
     found = wire.read_model(wire.model_frame(Model(version, vector)), SIZE)
     assert found.version == version
     assert same(found.vector, vector)

@@ -40,7 +40,7 @@ class Own(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if (inputs[:, 0] == 1234).any() and self.training:
             raise SystemExit("this example is poison")
-        return self.last(self.inner(inputs).tanh())
+        return self.last(self.inner(inputs).tanh())  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def nodes() -> Iterator[Any]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     cluster.add_node(num_cpus=1)
     yield cluster
-    cluster.shutdown()
+    cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
@@ -107,7 +107,8 @@ def test_whole_runs_on_the_nodes_leave_the_same_directories(nodes: Any, tmp_path
 
 def test_a_stopped_run_goes_on_and_a_node_may_die(nodes: Any, remote: pools.Factory, tmp_path: Path) -> None:
     """The last one on this cluster, which has a single node from then on."""
-    expected, said = outputs(experiment().run(tmp_path / "inline")), []
+    expected = outputs(experiment().run(tmp_path / "inline"))
+    said: list[str] = []
 
     def disturb(desk: Desk, line: Any) -> None:
         if isinstance(line, Delivered) and desk.server.counters.received == 5:

@@ -27,11 +27,12 @@ from fedasmu.pools import Inline, Job, Pool, Site, timing_only
 from fedasmu.pools.crew import Crew
 from fedasmu.pools.forked import Forked
 from fedasmu.pools.worker import Worker
-from fedasmu.protocol import Evaluate, Evaluated, Model, Probe, Probed, Train, Trained
+from fedasmu.protocol import Computation, Evaluate, Evaluated, Model, Probe, Probed, Train, Trained
 from fedasmu.server import Counters
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 from helpers.blobs import Run, blobs, outputs, settings, softmax
+from helpers.uploads import trained
 
 GIVES_UP = {14: SystemExit(3), 15: KeyboardInterrupt()}
 DIED = mmap.mmap(-1, 1)  # shared with the worker processes
@@ -85,7 +86,7 @@ def test_the_same_answers_inline_and_in_processes() -> None:
     layout = Layout.of(module)
     start = layout.read(module)
     trainer = Trainer(module, layout, blobs(), 8, 2)
-    commands = [
+    commands: list[Computation] = [
         Train(start, range(7), 0.1, pull=0.3, anchor=start + 1, mask=(start > 0).float()),
         Probe(start, 2),
         Probe(start, 1, gradient=True),
@@ -112,7 +113,7 @@ def test_a_pickled_trainer_gives_the_same_answers(engine: str) -> None:
     network, _ = native_network(engine, module, layout, (20,), 8, "cpu")
     trainer = Trainer(module, layout, blobs(), 8, 2, native=network)
     command = Train(start, range(7), 0.1)
-    expected = trainer.perform(command, 3, 77)  # also makes what must not be pickled
+    expected = trained(trainer.perform(command, 3, 77))  # also makes what must not be pickled
     answer = pickle.loads(pickle.dumps(trainer.perform))(command, 3, 77)
     assert torch.equal(answer.vector, expected.vector)
     assert answer.loss == expected.loss
@@ -141,11 +142,10 @@ def test_models_travel_through_shared_memory_and_back(processes: MakePool) -> No
     pool = processes(2, vector_bytes=40_000)
     model = torch.randn(10_000)
     tickets = [pool.submit(job(device, vector=model), float(device)) for device in range(9)]
-    answers = [pool.result(ticket) for ticket in tickets]
+    answers = [trained(pool.result(ticket)) for ticket in tickets]
     for device, answer in enumerate(answers):
-        assert isinstance(answer, Trained)
         assert torch.equal(answer.vector, model * 2 + (device + 100))
-    again = pool.result(pool.submit(job(1, vector=answers[0].vector[:5000]), 0.0))
+    again = trained(pool.result(pool.submit(job(1, vector=answers[0].vector[:5000]), 0.0)))
     assert torch.equal(again.vector, answers[0].vector[:5000] * 2 + 101)
     assert isinstance(pool.workers, Forked)
     assert (
@@ -427,6 +427,7 @@ def test_a_failing_device_can_be_repeated_alone(workers: Any, tmp_path: Path) ->
     command, device, seed = failure.read(tmp_path / "run")
     assert (device, seed) == (4, caught.value.job.seed)
     assert torch.equal(command.vector, caught.value.job.command.vector)
+    assert isinstance(command, Train)
     assert command.steps == caught.value.job.command.steps
     assert f"seed {seed}" in str(caught.value)
     with pytest.raises(RuntimeError, match="this example is poison"):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from fedasmu.report.inside import draw_inside
 from helpers.blobs import Run
+
+
+def dots(figure: Figure, panel: int) -> list[float]:
+    return [float(height) for height in np.asarray(figure.axes[panel].lines[0].get_ydata())]
 
 
 def test_every_decision_of_a_run_is_a_dot(run: Run) -> None:
@@ -11,16 +18,16 @@ def test_every_decision_of_a_run_is_a_dot(run: Run) -> None:
     figure = draw_inside(result)
     assert figure is not None
     merges = [event for event in result.events if "reward" in event]
-    alphas, betas, rewards = (figure.axes[panel].lines[0].get_ydata() for panel in range(3))
+    alphas, betas, rewards = (dots(figure, panel) for panel in range(3))
     assert len(alphas) == result.summary["version"]
-    assert list(betas) == [event["beta"] for event in merges]
-    assert list(rewards) == [event["reward"] for event in merges]
+    assert betas == [event["beta"] for event in merges]
+    assert rewards == [event["reward"] for event in merges]
 
 
 def test_ablations_draw_what_they_have(run: Run) -> None:
     figure = draw_inside(run(algorithm={"name": "fedasmu-fa"}))
     assert figure is not None
-    assert len(figure.axes[1].lines[0].get_ydata()) == 0  # no merge, no beta
+    assert dots(figure, 1) == []  # no merge, no beta
 
 
 def test_other_methods_have_no_such_figure(run: Run) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedasmu.config import FleetSettings
 from fedasmu.errors import UserError
+from fedasmu.fleets import FleetSettings
 from fedasmu.profiles import Profile, draw_profiles, profiles, read_profiles, write_profiles
 from fedasmu.simulation.build import fleet
 from fedasmu.simulation.fleet import Cycle, Fleet, Trace

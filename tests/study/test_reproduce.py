@@ -33,9 +33,9 @@ def test_the_papers_tables_are_complete() -> None:
 def test_the_claims_of_a_table_are_the_ranges_over_its_columns() -> None:
     """PORT in the second table: accuracy 0.882 - 0.876 to 0.49 - 0.365; it never reaches AlexNet's target."""
     (accuracy,) = [claim for claim in claims("table2") if claim.worse == "port" and claim.measure == "accuracy"]
-    assert (accuracy.low, accuracy.high) == (pytest.approx(0.6), pytest.approx(12.5))
+    assert (accuracy.low, accuracy.high) == pytest.approx((0.6, 12.5))
     (time,) = [claim for claim in claims("table2") if claim.worse == "port" and claim.measure == "time"]
-    assert (time.low, time.high) == (pytest.approx(27.58, abs=0.01), pytest.approx(89.10, abs=0.01))
+    assert (time.low, time.high) == pytest.approx((27.58, 89.10), abs=0.01)
 
 
 def test_every_study_has_claims_recipes_and_methods() -> None:

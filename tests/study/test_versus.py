@@ -41,8 +41,9 @@ def test_our_form_is_counted_over_the_cells(tmp_path: Path) -> None:
     here = league(tmp_path / "here", fedasmu=0.71, fedasmu_r=0.8, fedavg=0.6)
     there = league(tmp_path / "there", fedasmu_r=0.5, fedavg=0.6)
     grid = versus.ours(STUDY, "table2", {PART: here, STUDY.parts[0]: there})
-    assert dict(row[:2] for row in grid.rows)["fedavg"] == "1 / 0 / 1"
-    assert dict(row[:2] for row in grid.rows)["fedasmu"] == "1 / 0 / 0"
+    counts = {row[0]: row[1] for row in grid.rows}
+    assert counts["fedavg"] == "1 / 0 / 1"
+    assert counts["fedasmu"] == "1 / 0 / 0"
 
 
 def test_a_table_has_the_cells_and_the_claims(tmp_path: Path) -> None:
