@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter
 
 from fedasmu.algorithms import GROUPS
 from fedasmu.report.inside import draw_inside
-from fedasmu.report.labels import slug
+from fedasmu.report.labels import shown, slug
 from fedasmu.report.league import League, target_of
 from fedasmu.report.palette import COLOURS, DASHES, order
 from fedasmu.report.standing import Floats, Standing
@@ -76,17 +76,17 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     """Accuracy over virtual time; where few methods leave room, with a band of one standard deviation."""
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
-    shown = [one for one in league.standings if len(league.standings) <= MANY or one.label not in VARIANTS]
+    drawn = [one for one in league.standings if len(league.standings) <= MANY or one.label not in VARIANTS]
     ends, top = [], 0.0
-    for standing in sorted(shown, key=lambda one: -one.accuracy):
+    for standing in sorted(drawn, key=lambda one: -one.accuracy):
         first, look = standing is league.reference, style[standing.label]
         time, mean, spread = standing.curve()
         mean, spread = smooth(mean), smooth(spread)
         ends.append(float(time[-1]))
         top = max(top, float(mean.max()))
-        label = f"{standing.accuracy:.3f}  {standing.label}"
+        label = f"{standing.accuracy:.3f}  {shown(standing.label)}"
         axes.plot(time, mean, linewidth=2.4 if first else 1.3, zorder=4 if first else 3, label=label, **look)
-        if len(standing.runs) > 1 and len(shown) <= MANY:
+        if len(standing.runs) > 1 and len(drawn) <= MANY:
             axes.fill_between(time, mean - spread, mean + spread, color=look["color"], alpha=0.13, linewidth=0)
     for target in league.targets:
         axes.axhline(target, color="#999999", linewidth=0.6, zorder=0)
@@ -94,7 +94,7 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     right = min(max(ends), 3.0 * min(ends))
     axes.set(xlim=(0, right), title=league.title)
     # They differ at the end; how all of them rise from chance can be left out.
-    low = min(standing.accuracy_at(right) for standing in shown)
+    low = min(standing.accuracy_at(right) for standing in drawn)
     axes.set(ylim=(max(0.0, low - max(top - low, 0.2)), min(1.0, top + 0.03)))
     axes.set(xlabel="virtual time (s)", ylabel="accuracy (running mean)")
     axes.xaxis.set_major_formatter(SECONDS)
@@ -133,7 +133,7 @@ def _bars(axes: Any, rows: Sequence[Standing], target: float, reference: Standin
     axes.set(xlim=(0, 1.35 * longest), ylim=(-0.6, len(rows) - 0.4), xlabel="virtual time (s)")
     axes.locator_params(axis="x", nbins=3)
     axes.xaxis.set_major_formatter(SECONDS)
-    axes.set_yticks(range(len(rows)), [standing.label for standing in rows])
+    axes.set_yticks(range(len(rows)), [shown(standing.label) for standing in rows])
     axes.tick_params(axis="y", length=0)
 
 
@@ -151,7 +151,7 @@ def parts(league: League, members: Sequence[Standing]) -> Figure:
         panels[0].plot([standing.accuracy], [place], "|", color=colour, markersize=14, markeredgewidth=2)
         above = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
         panels[0].annotate(f"{standing.accuracy:.3f}", (standing.accuracy, place), (0, 8), **above)
-    panels[0].set_yticks(range(len(rows)), [standing.label for standing in rows])
+    panels[0].set_yticks(range(len(rows)), [shown(standing.label) for standing in rows])
     panels[0].set(xlabel="accuracy (dots: seeds, stroke: mean)", ylim=(-0.6, len(rows) - 0.2))
     panels[0].margins(x=0.15)
     panels[0].grid(axis="x", alpha=0.25, linewidth=0.5)
@@ -175,7 +175,7 @@ def environments(leagues: Sequence[League], style: dict[str, dict[str, Any]]) ->
             target = target_of(league)
             if target is not None and math.isfinite(median := standing.reach(target).median):
                 below.plot(column + shift, median, markersize=5, **look)
-        above.plot([], [], label=label, markersize=5, **look)
+        above.plot([], [], label=shown(label), markersize=5, **look)
     above.set(ylabel="accuracy")
     below.set(ylabel="virtual time to target (s)", yscale="log")
     for which in (below.yaxis.set_major_formatter, below.yaxis.set_minor_formatter):

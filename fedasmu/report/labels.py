@@ -10,6 +10,7 @@ from pathlib import Path
 from fedasmu.disk import write_whole
 from fedasmu.errors import UserError, did_you_mean
 
+DRAWN = 36  # characters of a label in a figure; all of FedASMU's variants have fewer
 LONGEST = 110  # bytes; a file name has up to 255, and may be made of two labels
 ORDER_FILE = "methods.txt"  # in the directory of a comparison: its labels as they were given, one a line
 
@@ -18,6 +19,11 @@ def slug(text: str) -> str:
     """A label that is safe as the name of a directory, and no longer than a file system takes."""
     safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
     return safe if len(safe.encode()) <= LONGEST else f"{safe[:24]}-{sha256(text.encode()).hexdigest()[:12]}"
+
+
+def shown(label: str) -> str:
+    """A label as figures show it: a very long one would leave no room for the curves."""
+    return label if len(label) <= DRAWN else f"{label[: DRAWN - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def check_reference(reference: str, labels: Collection[str]) -> None:

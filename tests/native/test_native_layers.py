@@ -134,6 +134,7 @@ UNUSUAL = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")  # PyTorch copies for an even kernel, and says so once
 @pytest.mark.parametrize("layers", UNUSUAL.values(), ids=UNUSUAL.keys())
 def test_unusual_chains(layers: object) -> None:
     torch.manual_seed(0)

@@ -117,7 +117,7 @@ def test_a_forward_is_recognised_by_what_it_does(ways: dict[str, Any]) -> None:
         (Words([3], filters=300, num_embeddings=100_000), 9, "300 filters over 100,000 words takes too much memory"),
         (nn.Sequential(nn.Linear(9, 9), nn.Embedding(5, 5)), 9, "Embedding"),
         (Words([3, 3], join=lambda features: torch.cat(features)), 9, "joins samples"),
-        (Words([3, 3], join=lambda features: torch.cat(features, dim=1)), 9, "reads something else"),
+        (Words([3, 3], join=lambda features: torch.cat(features, axis=1)), 9, "reads something else"),  # type: ignore[call-arg] # it does
         (Words([3, 3], turn=lambda vectors: torch.cat([vectors, vectors], 1)), 9, "joins something else"),
         (weight_norm(Words([3]), "windows.0"), 9, "ParametrizedConv1d of a text"),
     ],
