@@ -81,6 +81,12 @@ def outside(path: Path) -> set[str]:
     return names | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
 
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest finds a module by its name alone, since the folders are no packages."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names))
+
+
 def test_the_vocabulary_imports_nothing_of_ours() -> None:
     assert imported(PACKAGE / "protocol.py") == set()
 

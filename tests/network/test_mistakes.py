@@ -160,7 +160,7 @@ TERMS = {
 def test_a_model_that_is_not_built_in_is_not_taken_from_the_wire() -> None:
     terms = Terms.read(TERMS | {"model": "os.path:join"}, "https://x")
     with pytest.raises(UserError, match="takes no code from a server"):
-        Equipment(terms, (torch.zeros(4, 20), torch.zeros(4).long()), "https://x", None, "auto")
+        Equipment(terms, (torch.zeros(4, 20), torch.zeros(4).long()), 0, "https://x", None, "auto")
 
 
 @pytest.mark.parametrize(

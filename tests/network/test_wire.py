@@ -260,7 +260,20 @@ def test_what_a_device_measured_comes_out_as_it_went_in(loss: float, right: int)
     assert found.loss == loss or (math.isnan(loss) and math.isnan(found.loss))
 
 
-LIES = [None, [], 0.5, [0.5], [0.5, 10], [0.5, -1], [0.5, 4.0], [0.5, True], ["big", 4], [[1], 4], [0.5, 4, 4], {}]
+LIES: list[Any] = [
+    None,
+    [],
+    0.5,
+    [0.5],
+    [0.5, 10],
+    [0.5, -1],
+    [0.5, 4.0],
+    [0.5, True],
+    ["big", 4],
+    [[1], 4],
+    [0.5, 4, 4],
+    {},
+]
 
 
 @pytest.mark.parametrize("told", LIES, ids=repr)

@@ -179,7 +179,7 @@ def test_invariants_of_every_run(
         elif isinstance(line, Delivered | Lost):
             under_way.remove(line.task)
             assert under_way == set(desk.server.ledger), "the server holds a task exactly while it is under way"
-            assert len(desk.meter.pool._jobs) <= len(under_way) + 1  # type: ignore[attr-defined]
+            assert len(desk.meter.pool._jobs) <= len(under_way) + 1  # type: ignore[union-attr]
 
     directory = tmp_path_factory.mktemp("runs") / "run"
     stop = {"uploads": 40, "time": 2000.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_a_run_ends_though_no_connection_lasts_for_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(clients, "FIRST", 0.01)
-    stop = {"stop": {"uploads": 3}, "pacing": {"period": 0.02, "max_in_flight": 1, "count": 1}}
+    stop: dict[str, Any] = {"stop": {"uploads": 3}, "pacing": {"period": 0.02, "max_in_flight": 1, "count": 1}}
     federation = Federation(tmp_path, factory=large, algorithm={"name": name}, network={"gather": 0.0}, **stop)
     federation.start()
     with cutting(federation.folder.port, after=100_000) as proxy:
