@@ -5,9 +5,12 @@ The desk makes them and the record writes them; whoever watches a run, or reads 
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, ClassVar
 
 
@@ -109,14 +112,41 @@ class Measured:
 COLUMNS = tuple(one.name for one in fields(Measured))
 Event = Started | Fetched | Delivered | Lost | Renewed
 KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (Started, Fetched, Delivered, Lost, Renewed)}
+NAMES = {
+    name: [one.name for one in fields(kind) if one.name not in ("time", "notes")] for name, kind in KINDS.items()
+}  # of a line's own fields, behind the time and the kind
+COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def line(event: Event) -> dict[str, Any]:
     """An event as its line has it. What a method notes comes last, and never in place of one of our own fields."""
-    own = {one.name: getattr(event, one.name) for one in fields(event)}
-    notes = own.pop("notes", {})
-    found = {"time": own.pop("time"), "event": event.kind, **own}
-    return found | {key: value for key, value in notes.items() if key not in found}
+    found: dict[str, Any] = {"time": event.time, "event": event.kind}
+    for name in NAMES[event.kind]:
+        found[name] = getattr(event, name)
+    notes = event.notes if isinstance(event, (Delivered, Renewed)) else {}
+    return found | {key: value for key, value in notes.items() if key not in found} if notes else found
+
+
+def text(event: Event) -> str:
+    """The line itself: JSON. It knows no infinity and no NaN, so these are strings."""
+    return "{" + ",".join([f"{_key(key)}:{_json(value)}" for key, value in line(event).items()]) + "}"
+
+
+def _json(value: Any) -> str:
+    """As COMPACT has it, but quicker for the plain numbers that nearly all of a line is."""
+    kind = type(value)
+    if kind is int:
+        return str(value)
+    if kind is float or isinstance(value, float):
+        return float.__repr__(value) if math.isfinite(value) else f'"{float(value)}"'
+    if kind is list:
+        return "[" + ",".join(map(_json, value)) + "]"
+    return "null" if value is None else COMPACT.encode(value)
+
+
+@lru_cache(1000)
+def _key(name: Any) -> str:
+    return COMPACT.encode(str(name))
 
 
 def of_line(found: Mapping[str, Any]) -> Event:
@@ -124,7 +154,7 @@ def of_line(found: Mapping[str, Any]) -> Event:
     kind = KINDS.get(found.get("event", ""))
     if kind is None:
         raise ValueError(f"event = {found.get('event')!r}: there is {', '.join(KINDS)}")
-    names = [one.name for one in fields(kind) if one.name != "notes"]
+    names = ["time", *NAMES[kind.kind]]
     if missing := [name for name in names if name not in found]:
         raise ValueError(f"a line of kind {kind.kind} has no {missing[0]}")
     own = {name: found[name] for name in names}

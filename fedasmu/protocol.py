@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,7 +51,7 @@ class Task:
     share: float = 1.0  # of the model that travels: below 1 for a sub-network
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workload:
     """How much there is to do for one task on one device."""
 
@@ -59,11 +60,11 @@ class Workload:
     epochs: int
     held: int = 0  # examples besides, that the device does not train on but measures on
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         return -(-self.examples // self.batch)
 
-    @property
+    @cached_property
     def steps(self) -> int:
         return self.epochs * self.steps_per_epoch
 

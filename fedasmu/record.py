@@ -13,8 +13,6 @@ shelves/            vectors that a method keeps for every device, while the run 
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -34,7 +32,6 @@ NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind
 OURS = BEFORE | {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
 OURS |= {"summary.json.part", "accuracy.png", "error.txt", "checkpoint", "failure", SHELVES}
-COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class Record:
@@ -56,12 +53,7 @@ class Record:
             self._metrics.write((",".join(map(str, line.row().values())) + "\n").encode())
             self._metrics.flush()
             return
-        fields = events.line(line)
-        try:
-            text = COMPACT.encode(fields)
-        except ValueError:  # JSON knows no infinity and no NaN
-            text = COMPACT.encode({key: value if _is_plain(value) else str(value) for key, value in fields.items()})
-        self._events.write(text.encode() + b"\n")
+        self._events.write(events.text(line).encode() + b"\n")
 
     def flush(self) -> None:
         """Let others read what is written so far."""
@@ -175,7 +167,3 @@ def _named(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"out = {directory}: cannot be written: {error.strerror}") from None
-
-
-def _is_plain(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)

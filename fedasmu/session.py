@@ -31,6 +31,7 @@ from fedasmu.protocol import (
 
 Step = Train | Probe | Evaluate | Fetch | Report
 """What a session wants next, or its end."""
+COMMANDS = (Train, Probe, Evaluate, Fetch)
 
 
 class Work:
@@ -86,7 +87,7 @@ class Work:
         self.fetches += isinstance(command, Fetch)
         if isinstance(command, Train) and self._state is not None:
             command = replace(command, state=self._state)
-        return self._expected(command, Train | Probe | Evaluate | Fetch, "yields Train, Probe, Evaluate, Fetch or Poll")
+        return self._expected(command, COMMANDS, "yields Train, Probe, Evaluate, Fetch or Poll")
 
     def _expected(self, step: Any, kind: Any, rule: str) -> Step:
         if not isinstance(step, kind):

@@ -3,6 +3,9 @@
 Memory then holds what is in flight, not the fleet. What a checkpoint refers to is never overwritten: a new tensor gets
 a new file, and an old file is swept away once no kept checkpoint needs it. A file's name has the digest of its content,
 so that a checkpoint, which has the names, vouches for the files too.
+
+A tensor that is hardly larger than such a name stays in memory, and is written with the checkpoint, all of them in one
+piece: a file of its own would cost more than the rest of an upload.
 """
 
 from __future__ import annotations
@@ -25,9 +28,13 @@ from fedasmu.errors import Refused
 NAME = re.compile(r"\d{1,18}\.[\dx]{0,80}\.[a-z]{3,8}\d{0,3}\.[0-9a-f]{32}")  # number, shape, type, digest
 
 
+SMALL = 128  # bytes of a tensor that stays in memory
+
+
 class Shelf:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._small: dict[str, Tensor] = {}  # key -> a tensor that has no file
         self._files: dict[str, str] = {}  # key -> file name
         self._written = 0
         self._unsynced: set[str] = set()  # names that may not be on the disk yet
@@ -35,12 +42,18 @@ class Shelf:
         self._kept: deque[set[str]] = deque(maxlen=KEPT + 1)
 
     def __contains__(self, key: object) -> bool:
-        return str(key) in self._files
+        return str(key) in self._files or str(key) in self._small
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._files) + len(self._small)
 
     def put(self, key: object, tensor: Tensor) -> None:
+        """From now on it is the shelf's: whoever puts it does not write to it any more."""
+        if tensor.nbytes <= SMALL:
+            self._small[str(key)] = _compact(tensor.detach())
+            self._drop(self._files.pop(str(key), None))
+            return
+        self._small.pop(str(key), None)
         data, kind = tensor.detach().contiguous().numpy().tobytes(), str(tensor.dtype).removeprefix("torch.")
         name = f"{self._written}.{'x'.join(map(str, tensor.shape))}.{kind}.{_digest(data)}"
         self._written += 1
@@ -50,10 +63,12 @@ class Shelf:
         self._unsynced.add(name)
         before = self._files.get(str(key))
         self._files[str(key)] = name
-        if before is not None and not any(before in kept for kept in self._kept):
-            (self.directory / before).unlink()
+        self._drop(before)
 
     def get(self, key: object) -> Tensor | None:
+        """To be read, not to be written to; None where nothing was put."""
+        if (small := self._small.get(str(key))) is not None:
+            return small
         name = self._files.get(str(key))
         if name is None:
             return None
@@ -73,13 +88,38 @@ class Shelf:
         self._unsynced.clear()
         for name in dropped - set().union(*self._kept):
             (self.directory / name).unlink(missing_ok=True)
-        return {"shelf": self.directory.name, "files": dict(self._files), "written": self._written}
+        files = {"shelf": self.directory.name, "files": dict(self._files), "written": self._written}
+        return files | {"small": _joined(self._small)}
 
     def restore(self, state: dict[str, Any]) -> None:
         for name in state["files"].values():
             _check_name(name)
         self._files, self._written = dict(state["files"]), int(state["written"])
+        self._small = _parted(state.get("small", []))
         self._kept.append(set(self._files.values()))
+
+    def _drop(self, name: str | None) -> None:
+        """A file that is replaced goes at once, unless a checkpoint needs it."""
+        if name is not None and not any(name in kept for kept in self._kept):
+            (self.directory / name).unlink()
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """A small tensor must not keep a large one alive."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > SMALL else tensor
+
+
+def _joined(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """Many small tensors as a few large ones: those of one type and shape are stacked."""
+    alike: dict[tuple[torch.dtype, torch.Size], list[str]] = {}
+    for key, tensor in tensors.items():
+        alike.setdefault((tensor.dtype, tensor.shape), []).append(key)
+    return [{"keys": keys, "tensors": torch.stack([tensors[key] for key in keys])} for keys in alike.values()]
+
+
+def _parted(joined: list[dict[str, Any]]) -> dict[str, Tensor]:
+    rows = (zip(group["keys"], group["tensors"].unbind(), strict=True) for group in joined)
+    return {key: row.clone() for pairs in rows for key, row in pairs}
 
 
 def check_shelves(tree: Any, directory: Path) -> None:

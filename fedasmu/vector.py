@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -51,12 +52,12 @@ class Layout:
         parameters = tuple(_entries(trainable, 0))
         return cls(parameters, tuple(_entries((*frozen, *buffers), sum(entry.size for entry in parameters))))
 
-    @property
+    @cached_property
     def trainable(self) -> int:
         """How many of the vector's leading elements are trainable."""
         return sum(entry.size for entry in self.parameters)
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self.trainable + sum(entry.size for entry in self.buffers)
 

@@ -185,7 +185,7 @@ def test_links_in_a_run_directory_are_not_followed(name: str, half: Path, tmp_pa
 
 def test_a_shelf_notices_what_changed_under_its_feet(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
-    shelf.put(1, torch.ones(5))
+    shelf.put(1, torch.ones(500))
     (path,) = tmp_path.iterdir()
     flip(path)
     with pytest.raises(Refused, match="not what was written there"):

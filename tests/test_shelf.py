@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from fedasmu import checkpoint
 from fedasmu.checkpoint import KEPT
-from fedasmu.shelf import Shelf
+from fedasmu.shelf import SMALL, Shelf
 from fedasmu.simulation.memories import Memories
+
+
+def large(number: int) -> torch.Tensor:
+    """Too large to stay in memory."""
+    return torch.full((SMALL,), number)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +29,9 @@ from fedasmu.simulation.memories import Memories
         torch.arange(5),
         torch.tensor([True, False]),
         torch.randn(4, 3).T,
+        torch.randn(30, 40),
+        torch.randn(40, 30).T,
+        torch.arange(500),
     ],
     ids=lambda tensor: f"{tuple(tensor.shape)} {tensor.dtype}",
 )
@@ -49,28 +57,41 @@ def test_a_shelf_knows_what_it_holds(tmp_path: Path) -> None:
 def test_without_checkpoints_a_replaced_file_goes_at_once(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     for value in range(5):
-        shelf.put("a", torch.tensor([value]))
+        shelf.put("a", large(value))
     assert len(list(tmp_path.iterdir())) == 1
+    shelf.put("a", torch.tensor([5]))  # a small one needs no file
+    assert list(tmp_path.iterdir()) == []
+    assert shelf.get("a") == torch.tensor([5])
+    shelf.put("a", large(6))
+    assert torch.equal(shelf.get("a"), large(6))  # type: ignore[arg-type]
+
+
+def test_a_small_tensor_keeps_no_large_one_alive(tmp_path: Path) -> None:
+    shelf, whole = Shelf(tmp_path), torch.ones(1000)
+    shelf.put("a", whole[:2])
+    assert shelf.get("a").untyped_storage().nbytes() == 8  # type: ignore[union-attr]
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("pc"), st.integers(0, 3)), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from("slc"), st.integers(0, 3)), max_size=40))
 def test_every_kept_checkpoint_can_be_restored(
     tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[str, int]]
 ) -> None:
-    """Also the one before the kept ones: the newest may not have reached the disk when the process was killed."""
+    """Small tensors and large ones, and a checkpoint now and then. Also the one before the kept ones can be restored:
+    the newest may not have reached the disk when the process was killed.
+    """
     directory = tmp_path_factory.mktemp("shelf")
     shelf, now, saved = Shelf(directory), {}, []
     for number, (move, key) in enumerate(moves):
-        if move == "p":
-            shelf.put(key, torch.tensor([number]))
+        if move != "c":
+            shelf.put(key, large(number) if move == "l" else torch.tensor([number]))
             now[key] = number
         else:
             saved.append((shelf.state(), dict(now)))
             for state, expected in saved[-KEPT - 1 :]:
                 restored = Shelf(directory)
                 restored.restore(state)
-                found = {key: int(restored.get(key)) for key in range(4) if key in restored}  # type: ignore[arg-type]
+                found = {key: int(restored.get(key)[0]) for key in range(4) if key in restored}  # type: ignore[index]
                 assert found == expected
     assert len(list(directory.iterdir())) <= 4 * (KEPT + 2)  # and what nobody needs is swept away
 
@@ -106,13 +127,14 @@ def test_what_a_device_forgets_is_forgotten(tmp_path: Path) -> None:
 
 def test_memories_survive_a_checkpoint_exactly(tmp_path: Path) -> None:
     kept = memories(tmp_path)
-    kept.put(1, {"counts": {3: 1, 4: 2}, "pair": (1, 2.0), "vector": torch.ones(3)})
+    kept.put(1, {"counts": {3: 1, 4: 2}, "pair": (1, 2.0), "vector": torch.ones(3), "matrix": torch.ones(30, 30)})
     kept.put(70_000, {"n": 5})
     checkpoint.write(kept.state(), tmp_path / "checkpoint")
     restored = memories(tmp_path)
     restored.restore(checkpoint.read(tmp_path / "checkpoint"))
     memory = restored.get(1)
     assert memory.pop("vector").tolist() == [1, 1, 1]
+    assert torch.equal(memory.pop("matrix"), torch.ones(30, 30))
     assert memory == {"counts": {3: 1, 4: 2}, "pair": (1, 2.0)}
     assert restored.get(70_000) == {"n": 5}
 

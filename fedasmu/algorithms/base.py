@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -53,11 +54,14 @@ class Federation:
 
     def workload(self, device: int) -> Workload:
         member = self.roster[device]
-        return Workload(member.examples, self.batch, self.epochs, member.held)
+        return _workload(member.examples, self.batch, self.epochs, member.held)
 
     def seconds(self, device: int) -> Seconds:
         """A device's nominal download, training and upload time."""
         return self.roster[device].seconds
+
+
+_workload = lru_cache(10_000)(Workload)  # asked for many times an upload, and most devices are alike
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Fleet:
 
     def fails(self, task: int) -> bool:
         """Whether this task is never delivered, however long it takes."""
-        return uniform(self.seed, "dropout", task) < self.dropout
+        return self.dropout > 0 and uniform(self.seed, "dropout", task) < self.dropout
 
     def death(self, task: int, device: int, start: float, duration: float) -> float:
         """When a task of this nominal duration ends by death or by going offline; infinite if it does not."""

@@ -20,7 +20,7 @@ class Memories:
         """A copy that a session may change: it counts only once it is put back."""
         memory: Memory = _copy(self._values.get(device, {}))
         for name in self._tensors.get(device, []):
-            memory[name] = self._shelf.get(f"{device}/{name}")
+            memory[name] = _copy(self._shelf.get(f"{device}/{name}"))
         return memory
 
     def put(self, device: int, memory: Memory) -> None:

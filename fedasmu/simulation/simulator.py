@@ -30,6 +30,7 @@ FORWARD = 1 / 3  # of a training step: a loss without its gradient costs one pas
 class Device:
     """A simulated device at work on a task."""
 
+    task: Task
     work: Work
     load: Workload
     memory: Memory  # a copy of its own, kept when the task is delivered
@@ -37,10 +38,6 @@ class Device:
     ticket: int | None = None  # of its computation in the pool
     answer: Model | None = None  # to its request for a fresh model
     report: Report | None = None
-
-    @property
-    def task(self) -> Task:
-        return self.work.task
 
 
 @dataclass
@@ -60,6 +57,7 @@ class Simulator:
         self.busy: dict[int, Device] = {}  # by the task that they work on
         self._retry = False  # whether a tick is scheduled because nobody could be started
         self._patience = Patience()
+        self._timed = self.desk.server.schedule.timed
 
     @property
     def now(self) -> float:
@@ -81,10 +79,6 @@ class Simulator:
     @property
     def _deserted(self) -> bool:
         return not self.busy and self.now > self.fleet.availability.horizon
-
-    @property
-    def _timed(self) -> bool:
-        return self.desk.server.schedule.timed
 
     def begin(self) -> None:
         self.desk.begin(0.0)
@@ -160,7 +154,7 @@ class Simulator:
         memory, load = self.memories.get(task.device), self.workload(task.device)
         session = self.learner.train(task, load, memory)
         work = Work(task, session, wanted=lambda: self.desk.wanted(task.id, task.device))
-        device = self.busy[task.id] = Device(work, load, memory, self.fleet.slowdown(task.id))
+        device = self.busy[task.id] = Device(task, work, load, memory, self.fleet.slowdown(task.id))
         return device
 
     def _see_to(self, device: Device, step: Step, delay: float = 0.0) -> None:

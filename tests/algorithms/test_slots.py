@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedasmu.algorithms.fedasmu.slots import QTable, SlotPolicy, heuristic, legal, q_update, standardised
+from fedasmu.seeding import uniform
 from helpers.uploads import federation
 
 
@@ -15,6 +18,14 @@ def policy(units: int = 6, **changes: object) -> SlotPolicy:
     settings: dict[str, object] = {"seed": 3, "rate": 0.1, "rho": 0.1, "epsilon": 0.1, "sample": True}
     features = {0: [0.5, -1.0], 1: [2.0, 0.1]}
     return SlotPolicy(features=features.__getitem__, units=lambda device: units, **(settings | changes))  # type: ignore[arg-type]
+
+
+def moved(started: SlotPolicy) -> SlotPolicy:
+    """Away from the uniform start, where the output layer is zero."""
+    drawn = np.random.default_rng(1)
+    for part in started.weights:
+        part += 0.3 * drawn.normal(size=part.shape)
+    return started
 
 
 def test_heuristics_are_first_middle_and_last_but_one() -> None:
@@ -73,39 +84,43 @@ def test_what_is_the_same_for_all_devices_is_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("units", [2, 3, 10])
 def test_a_new_policy_gives_every_slot_the_same_probability(units: int) -> None:
-    probabilities = policy(units).log_probabilities(0).exp()
-    assert torch.allclose(probabilities, torch.full((units - 1,), 1 / (units - 1)))
+    assert policy(units).probabilities(0) == pytest.approx([1 / (units - 1)] * (units - 1), rel=1e-12)
 
 
 def test_probabilities_sum_to_one_after_learning() -> None:
     learned = policy(rho=0.0)
     for _ in range(200):
         learned.learn(0, slot=2, reward=1.0)
-    probabilities = learned.log_probabilities(0).exp()
-    assert probabilities.sum().item() == pytest.approx(1.0)
+    probabilities = learned.probabilities(0)
+    assert probabilities.sum() == pytest.approx(1.0)
     assert probabilities[1] > 0.35  # from 1 in 5
 
 
 def test_the_update_is_reinforce() -> None:
     """Over all slots, weighted by their probability, the updates add up to the gradient of the expected reward."""
-    rewards = torch.tensor([0.3, -0.7, 1.1, 0.2, -0.4])
-    started = policy()
-    with torch.no_grad():  # away from the uniform start, where the output layer is zero
-        for parameter in started.network.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    rewards = np.array([0.3, -0.7, 1.1, 0.2, -0.4])
+    started = moved(policy())
     state = started.state()
-    expected = (started.log_probabilities(0).exp() * rewards).sum()
-    gradients = torch.autograd.grad(expected, list(started.network.parameters()))
-    truth = torch.cat([gradient.flatten() for gradient in gradients])
-    total = torch.zeros_like(truth)
-    for slot, (probability, reward) in enumerate(
-        zip(started.log_probabilities(0).exp(), rewards, strict=True), start=1
-    ):
+    total = np.zeros(len(state["vector"]))
+    for slot, (probability, reward) in enumerate(zip(started.probabilities(0), rewards, strict=True), start=1):
         trial = policy(rate=1.0)
         trial.restore(state)
         trial.learn(0, slot, float(reward))
-        total += probability.detach() * (trial.state()["vector"] - state["vector"])
-    assert torch.allclose(total, truth, atol=1e-5)
+        total += probability * (trial.state()["vector"] - state["vector"]).numpy()
+    for place in range(0, len(total), 97):
+        assert total[place] == pytest.approx(by_difference(state, place, rewards), rel=1e-6, abs=1e-9)
+
+
+def by_difference(state: dict[str, Any], place: int, rewards: np.ndarray, step: float = 1e-5) -> float:
+    """d expected reward / d weight, from two of them."""
+    expected = []
+    for change in (step, -step):
+        trial = policy()
+        vector = state["vector"].clone()
+        vector[place] += change
+        trial.restore(state | {"vector": vector})
+        expected.append(float(trial.probabilities(0) @ rewards))
+    return (expected[0] - expected[1]) / (2 * step)
 
 
 def test_the_advantage_uses_the_baseline_before_the_reward() -> None:
@@ -151,4 +166,16 @@ def test_state_and_restore_continue_alike() -> None:
     first.propose(0)
     second.restore(first.state())
     assert [first.propose(0) for _ in range(10)] == [second.propose(0) for _ in range(10)]
-    assert torch.equal(first.log_probabilities(1), second.log_probabilities(1))
+    assert np.array_equal(first.probabilities(1), second.probabilities(1))
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_proposal_is_where_the_drawn_number_falls(learned: bool) -> None:
+    """Position by position, as over the whole distribution."""
+    proposing, draws = policy(), range(1, 200)
+    if learned:
+        proposing.restore(moved(policy()).state())
+    borders = proposing.probabilities(0).cumsum()
+    expected = [1 + int((borders < uniform(3, "slot", draw)).sum()) for draw in draws]
+    assert [proposing.propose(0) for _ in draws] == expected
+    assert set(expected) == set(range(1, 6))

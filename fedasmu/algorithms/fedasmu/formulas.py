@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -119,6 +120,12 @@ class Guard:
             return value
         change = max(-self.step, min(self.step, rate * gradient))
         return max(self.low, min(self.high, value - change))
+
+
+@lru_cache
+def bounded(high: float) -> Guard:
+    """Between 0 and this. There are few of these, and each is needed at every upload."""
+    return Guard(0.0, high)
 
 
 UNGUARDED = Guard(-math.inf, math.inf, math.inf)

@@ -42,9 +42,10 @@ class StalenessAware(Aggregator):
 
     def plausible(self, upload: Upload) -> bool:
         settings, note, work = self.settings, upload.report.note, self.federation.workload(upload.device)
-        size = len(upload.report.vector[: self.federation.trainable])
-        if settings.server_gradient == "uploaded" and not gradient_fits(note.get("gradient"), size):
-            return False
+        if settings.server_gradient == "uploaded":
+            size = min(len(upload.report.vector), self.federation.trainable)
+            if not gradient_fits(note.get("gradient"), size):
+                return False
         low, high = (0.0, HIGHEST_BETA) if settings.guards else (-sys.float_info.max, sys.float_info.max)
         return merge_fits(note, work.steps, settings.units(work), low, high)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasmu.device import Merging
-from fedasmu.algorithms.fedasmu.formulas import HIGHEST_BETA, UNGUARDED, Guard, ServerControls
+from fedasmu.algorithms.fedasmu.formulas import HIGHEST_BETA, UNGUARDED, Guard, ServerControls, bounded
 from fedasmu.algorithms.fedasmu.server import StalenessAware
 from fedasmu.algorithms.fedasmu.slots import SlotPolicy, standardised
 from fedasmu.protocol import Workload
@@ -124,7 +124,7 @@ class FedASMU(Algorithm):
 
     def guard(self, initial: float, high: float = 10.0) -> Guard:
         """The learned number stays between 0 and `high`, or four times where it began if that is more."""
-        return Guard(0.0, max(high, 4.0 * initial)) if self.guards else UNGUARDED
+        return bounded(max(high, 4.0 * initial)) if self.guards else UNGUARDED
 
     def bounded_alpha(self, alpha: float) -> float:
         highest = 1.0 if self.update == "displacement" else 0.95

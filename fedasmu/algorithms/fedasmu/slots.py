@@ -11,16 +11,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
 
 from fedasmu.algorithms.base import Federation
-from fedasmu.models.initialise import seeded
+from fedasmu.algorithms.fedasmu import hazard
 from fedasmu.seeding import derive, uniform
-from fedasmu.vector import Layout
 
 ACTIONS = (-1, 0, 1)  # minus, stay, add
-HIDDEN = 32
 
 
 def heuristic(name: str, units: int) -> int:
@@ -54,15 +52,16 @@ class QTable:
         slot = self.memory["slot"]
         actions = legal(slot, self.units)
         if uniform(seed, "explore") >= self.epsilon:
-            best = max(self.row(slot)[action] for action in actions)
-            actions = [action for action in actions if self.row(slot)[action] == best]
+            row = self.row(slot)
+            best = max(row[action] for action in actions)
+            actions = [action for action in actions if row[action] == best]
         action = actions[derive(seed, "action") % len(actions)]
         return action, slot + ACTIONS[action]
 
     def learn(self, action: int, slot: int, reward: float) -> None:
         """The action led to `slot`, and merging there gave this reward."""
-        row = self.row(self.memory["slot"])
-        best_next = max(self.row(slot)[index] for index in legal(slot, self.units))
+        row, reached = self.row(self.memory["slot"]), self.row(slot)
+        best_next = max(reached[index] for index in legal(slot, self.units))
         row[action] = q_update(row[action], reward, best_next, self.rate, self.discount)
         self.memory["slot"] = slot
 
@@ -74,23 +73,22 @@ def standardised(federation: Federation) -> Callable[[int], list[float]]:
     the fleet.
     """
 
-    def raw(device: int) -> Tensor:
+    def raw(device: int) -> list[float]:
         work = federation.workload(device)
-        known = [work.examples, work.batch, *federation.seconds(device)]
-        return torch.tensor(known, dtype=torch.float64).clamp(min=1e-6).log()
+        return [math.log(max(known, 1e-6)) for known in (work.examples, work.batch, *federation.seconds(device))]
 
-    known = torch.stack([raw(device) for device in range(min(federation.devices, 1000))])
-    mean, spread = known.mean(0), known.std(0, correction=0)
+    known = np.array([raw(device) for device in range(min(federation.devices, 1000))])
+    mean, spread = known.mean(0), known.std(0)
     spread[spread < 1e-6] = 1.0  # the same for all devices: 0, not magnified rounding
-    return lambda device: ((raw(device) - mean) / spread).tolist()
+    scale = list(zip(mean.tolist(), spread.tolist(), strict=True))
+    return lambda device: [(x - middle) / width for x, (middle, width) in zip(raw(device), scale, strict=True)]
 
 
 class SlotPolicy:
     """The meta model on the server: a distribution over a device's slots, from what is known about the device.
 
-    An LSTM reads the positions one by one and gives the hazard h_l of asking at l, so that
-    P(slot = l) = h_l * prod_{k<l} (1 - h_k); the last slot takes the rest. Its output layer starts at zero around an
-    offset that makes every slot equally likely.
+    Its network (hazard.py) reads the positions one by one. Its output layer starts at zero around an offset that makes
+    every slot equally likely.
     """
 
     def __init__(
@@ -109,37 +107,31 @@ class SlotPolicy:
         self.normalise = normalise  # rewards shrink as training goes on: divide advantages by their running size
         self.baseline = self.square = 0.0
         self.draws = 0
-        with seeded(derive(seed, "slot policy")):
-            self.lstm = nn.LSTM(len(features(0)) + 1, HIDDEN, batch_first=True)
-            self.output = nn.Linear(HIDDEN, 1)
-        nn.init.zeros_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
-        self.network = nn.ModuleList([self.lstm, self.output])
-        self.layout = Layout.of(self.network)
+        self.weights = hazard.initial(len(features(0)) + 1, derive(seed, "slot policy"))
+        self._learned = False  # whether the output layer has moved from zero
 
-    def log_probabilities(self, device: int) -> Tensor:
-        """log P(slot = 1 .. units - 1)"""
+    def inputs(self, device: int) -> hazard.Array:
+        """What the network reads: for each slot all that is known of the device, and how far through the task it is."""
         units = self.units(device)
-        positions = torch.arange(1, units) / units
-        known = torch.tensor(self.features(device), dtype=torch.float32).expand(units - 1, -1)
-        hidden, _ = self.lstm(torch.cat([known, positions[:, None]], dim=1)[None])
-        left = torch.arange(units - 1, 0, -1)  # slots still to come, this one included
-        logits = self.output(hidden)[0, :, 0] - torch.log((left - 1).clamp(min=1))
-        ask, pass_by = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
-        ask = torch.cat([ask[:-1], torch.zeros(1)])  # the last slot takes the rest
-        return ask + torch.cat([torch.zeros(1), pass_by[:-1].cumsum(0)])
+        rows = np.empty((units - 1, len(self.weights.of_input[0])))
+        rows[:, :-1] = self.features(device)
+        rows[:, -1] = np.arange(1, units) / units
+        return rows
+
+    def probabilities(self, device: int) -> hazard.Array:
+        """P(slot = 1 .. units - 1)"""
+        return hazard.probabilities(self.weights, self.inputs(device))
 
     def propose(self, device: int) -> int:
         self.draws += 1
         slots = self.units(device) - 1
-        if not self.sample and uniform(self.seed, "slot explore", self.draws) < self.epsilon:
+        if self.sample and not self._learned:  # all slots are equally likely, and the network need not be asked
+            return 1 + int(slots * uniform(self.seed, "slot", self.draws))
+        if self.sample:
+            return 1 + hazard.drawn(self.weights, self.inputs(device), uniform(self.seed, "slot", self.draws))
+        if uniform(self.seed, "slot explore", self.draws) < self.epsilon:
             return 1 + derive(self.seed, "slot", self.draws) % slots
-        with torch.no_grad():
-            probabilities = self.log_probabilities(device).exp()
-        if not self.sample:
-            return 1 + int(probabilities.argmax())
-        drawn = int((probabilities.cumsum(0) < uniform(self.seed, "slot", self.draws)).sum())
-        return 1 + min(drawn, slots - 1)
+        return 1 + int(self.probabilities(device).argmax())
 
     def learn(self, device: int, slot: int, reward: float) -> None:
         """(5) with the baseline b as it was before this reward, then b <- (1 - rho) b + rho r."""
@@ -149,21 +141,21 @@ class SlotPolicy:
         self.square = advantage**2 if not self.square else (1.0 - self.rho) * self.square + self.rho * advantage**2
         if self.normalise and self.square:
             advantage /= math.sqrt(self.square)
-        self.network.zero_grad()
-        self.log_probabilities(device)[slot - 1].backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            for parameter in self.network.parameters():
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad, alpha=self.rate * advantage)
+        if advantage:
+            slopes = hazard.gradient(self.weights, self.inputs(device), slot - 1)
+            for weights, slope in zip(self.weights, slopes, strict=True):
+                weights += self.rate * advantage * slope
+            self._learned = True
         self.baseline = (1.0 - self.rho) * self.baseline + self.rho * reward
 
     def state(self) -> dict[str, Any]:
         scalars = {"baseline": self.baseline, "square": self.square, "draws": self.draws}
-        return {"vector": self.layout.read(self.network), **scalars}
+        return {"vector": torch.from_numpy(np.concatenate([part.ravel() for part in self.weights])), **scalars}
 
     def restore(self, state: dict[str, Any]) -> None:
-        named = dict(self.network.named_parameters())
-        with torch.no_grad():
-            for entry in self.layout.parameters:
-                named[entry.name].copy_(entry.view(state["vector"]))
+        vector, place = state["vector"].double().numpy(), 0
+        for part in self.weights:
+            part[...] = vector[place : place + part.size].reshape(part.shape)
+            place += part.size
+        self._learned = bool(self.weights.output.any() or self.weights.offset.any())
         self.baseline, self.square, self.draws = state["baseline"], state["square"], state["draws"]
