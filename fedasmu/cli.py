@@ -19,6 +19,7 @@ from fedasmu.commands import (
     WorkerCount,
     checking,
     console,
+    fleet,
     joining,
     keys,
     loading,
@@ -48,6 +49,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Find, download and look at data sets.")
 app.add_typer(data_app, name="data")
 app.add_typer(keys.keys_app, name="keys")
+app.add_typer(fleet.fleet_app, name="fleet")
 data_app.command(epilog=split.EXAMPLE)(split.show)
 
 

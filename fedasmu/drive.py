@@ -22,6 +22,7 @@ from fedasmu.pools import Workers
 from fedasmu.record import SHELVES
 from fedasmu.result import Result
 from fedasmu.shelf import check_shelves
+from fedasmu.wall import dated
 
 SEEN = 0.5  # seconds after which whoever watches a run can read of an event
 
@@ -65,6 +66,7 @@ class Drive:
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
+        self.driver.desk.watchers.append(dated(self.directory))
         self._before = 0.0  # seconds that the run took until the checkpoint
         self._ended: str | None = None
 

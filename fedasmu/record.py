@@ -4,6 +4,7 @@ config.toml         the recipe, complete
 fleet.csv           the devices' profiles
 events.jsonl        every start, request, upload, loss and new version, with its virtual time
 metrics.csv         one line an evaluation
+wall.csv            when each of these lines came to be, by the clock on the wall
 model.safetensors   the final model
 summary.json        the run in a few numbers, with the commit and the machine
 checkpoint/         what `fedasmu resume` starts from
@@ -31,7 +32,7 @@ SHELVES = "shelves"
 NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind
 OURS = BEFORE | {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
-OURS |= {"summary.json.part", "accuracy.png", "error.txt", "checkpoint", "failure", SHELVES}
+OURS |= {"wall.csv", "summary.json.part", "accuracy.png", "error.txt", "checkpoint", "failure", SHELVES}
 
 
 class Record:

@@ -27,7 +27,10 @@ from fedasmu.protocol import (
     Task,
     Train,
     Trained,
+    Workload,
 )
+
+FORWARD = 1 / 3  # of a training step: a loss without its gradient costs one pass of three
 
 Step = Train | Probe | Evaluate | Fetch | Report
 """What a session wants next, or its end."""
@@ -99,3 +102,13 @@ class Work:
         task = self.task
         who = f"device {task.device} (task {task.id}, seed {task.seed})"
         return DeviceError(None, f"the method failed on {who}\n\n{reason}")
+
+
+def samples(command: Train | Probe | Evaluate, work: Workload) -> float:
+    """What a computation costs, in examples trained on."""
+    if isinstance(command, Train):
+        return command.work * work.samples(command.steps)
+    if isinstance(command, Evaluate):
+        return FORWARD * work.held
+    passes = 0.0 if command.free else 1.0 if command.gradient else FORWARD
+    return passes * work.samples(range(command.step, command.step + 1))

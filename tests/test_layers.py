@@ -18,7 +18,7 @@ FLOORS = {
     "compute": "memory process optimiser rule data models torch_engine native engine algorithms training pools",
     "server": "session server survey meter desk",
     "settings": "deployment fleets profiles config mistakes recipe extension",
-    "run": "materials start build failure conclusion drive progress",
+    "run": "materials start build failure conclusion wall drive progress measured",
     "drivers": "simulation network",
     "looking": "trackers listing report experiment conformance study watch",
     "keyboard": "commands cli",

@@ -16,7 +16,7 @@ from fedasmu.errors import Interrupted, UserError
 from fedasmu.events import Measured
 from fedasmu.protocol import Evaluate, Evaluated
 from fedasmu.recipe import parse
-from fedasmu.simulation.simulator import FORWARD
+from fedasmu.session import FORWARD
 from fedasmu.survey import LARGEST, Survey, bounded, worst_tenth
 from helpers.blobs import Run, blobs, outputs, settings, softmax
 

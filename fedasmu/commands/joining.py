@@ -32,6 +32,9 @@ def join(
     name: Annotated[str, typer.Option(help="What the device is called on the server.")] = "",
     model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Your own model, if the recipe has one.")] = "",
     engine: Annotated[str, typer.Option(metavar="auto|native|torch", help="What trains.")] = "auto",
+    seconds_per_sample: Annotated[
+        float, typer.Option(min=0.0, help="Take at least so long to train on an example: play a slower device.")
+    ] = 0.0,
     quiet: Annotated[bool, typer.Option(help="Say nothing while all is well.")] = False,
 ) -> None:
     """Be a device: train on your own data until the run is over. The data never leave this machine."""
@@ -59,5 +62,6 @@ def join(
             engine=engine,
             say=(lambda line: None) if quiet else say,
             stopping=stopping,
+            seconds_per_sample=seconds_per_sample,
         )
         device.run()

@@ -18,6 +18,8 @@ REHEARSE_EXAMPLES = """
   fedasmu rehearse quickstart --devices 5 --uploads 20
 
   fedasmu rehearse quickstart --devices 10 --uploads 30 --script
+
+  fedasmu rehearse quickstart --devices 20 --uploads 60 --speeds
 """
 PERIOD = 0.2  # seconds between two triggers of a rehearsal: nobody waits for the recipe's
 
@@ -30,6 +32,9 @@ def rehearse(
     seed: Seed = None,
     script: Annotated[
         bool, typer.Option(help="Play the order of a simulation, and show that its files come out to the byte.")
+    ] = False,
+    speeds: Annotated[
+        bool, typer.Option(help="Every device takes as long to train as the recipe's fleet says, at the recipe's pace.")
     ] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="runs/<name>-rehearsal unless given.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace what an earlier one left there.")] = False,
@@ -46,7 +51,7 @@ def rehearse(
 
     changes = [f"fleet.devices={devices}", "pacing.max_in_flight=0.5", "network.per_address=0"]
     changes += [f"stop.uploads={uploads}"] if uploads else []
-    changes += [] if script else [f"pacing.period={PERIOD}"]
+    changes += [] if script or speeds else [f"pacing.period={PERIOD}"]
     config = loaded(recipe, [*changes, *(overrides or [])], seed, allow_code)
     directory = out or Path("runs") / f"{config.name}-rehearsal"
     check_free(directory, overwrite)
@@ -54,7 +59,7 @@ def rehearse(
     live, began = Live(console, config.stop.uploads), time.monotonic()
     with begun(world, directory, overwrite), one_thread(), stop_request() as stopping, live.shown():
         lines = simulated(world, directory / "simulated") if script else None
-        Rehearsal(world, directory, live.say).run(stopping, live.observe, lines)
+        Rehearsal(world, directory, live.say, speeds).run(stopping, live.observe, lines)
     console.print(table(Result(directory)))
     say(f"{len(world.examples)} devices over TLS, {time.monotonic() - began:.0f} s; run directory: {directory}")
     if script:

@@ -14,6 +14,7 @@ from fedasmu.deployment import NetworkSettings
 from fedasmu.events import Verdict
 from fedasmu.network.acts import Acts, Outcome, plain
 from fedasmu.network.leases import Leases
+from fedasmu.network.presence import Presence
 from fedasmu.protocol import Model, Task
 from fedasmu.roster import Member
 from fedasmu.seeding import derive
@@ -45,7 +46,7 @@ class Coordinator:
         self.leases = Leases(plan.settings, rounds=not self.server.schedule.timed)
         self.present: set[int] = set()  # devices with an open poll
         self.draining = False  # no new tasks: the server is about to stop
-        self._seen: dict[int, float] = {}  # when a device last gave a sign of life
+        self.presence = Presence(max(plan.settings.lease, 2 * plan.settings.poll))
         self._next = 0.0  # when devices may start, at the earliest
         self._gather: float | None = None  # until when a cohort is waited for
 
@@ -77,7 +78,7 @@ class Coordinator:
 
     def arrive(self, device: int, now: float) -> Task | None:
         """A poll opens: its open task at once, if it has one; else the device is present."""
-        self._seen[device] = now
+        self.presence.sign(device, now)
         if (number := self.acts.tasks.get(device)) is None:
             self.present.add(device)
             return None
@@ -176,7 +177,7 @@ class Coordinator:
         entry = self.server.entry(task, device)
         if entry is None:
             raise Gone
-        self._seen[device] = now
+        self.presence.sign(device, now)
         self.leases.renew(task, now)
         return entry
 
@@ -216,8 +217,7 @@ class Coordinator:
         if self.server.schedule.timed and not first:
             return False
         if not first:
-            alive = sum(now - seen <= self.plan.settings.gather for seen in self._seen.values())
-            wanted = min(wanted, alive)
+            wanted = min(wanted, self.presence.alive(now, self.plan.settings.gather))
         if there >= wanted:
             return False
         if self._gather is None:

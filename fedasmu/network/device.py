@@ -7,6 +7,7 @@ Device("https://fl.example:8443", invite="fa1...", data=lambda: (inputs, targets
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from fedasmu.network.keys import Invite
 from fedasmu.network.terms import Terms
 from fedasmu.process import one_thread
 from fedasmu.protocol import Fetch, Model, Report, Task
-from fedasmu.session import Work
+from fedasmu.session import Work, samples
 
 FIRST_CONTACT = 20.0  # seconds without an answer before a new device gives up
 FAILURES = 3  # tasks in a row, before a device gives up
@@ -56,7 +57,9 @@ class Device:
         ready: Callable[[], bool] = lambda: True,
         say: Callable[[str], None] = lambda line: None,
         stopping: threading.Event | None = None,
+        seconds_per_sample: float = 0.0,  # that training takes at least: to play a slower device than this one is
     ) -> None:
+        self._rate = seconds_per_sample
         self._data, self._model, self._engine, self._ready, self.say = data, model, engine, ready, say
         given = None if not invite else Invite.read(invite)
         self._source = source(data) if isinstance(data, str) else data
@@ -162,7 +165,10 @@ class Device:
             if isinstance(step, Fetch):
                 step = work.reply(self._fresh(task, work.fetches - 1))
             else:
-                step = work.reply(equipment.trainer.perform(step, 0, task.seed))
+                began = time.monotonic()
+                reply = equipment.trainer.perform(step, 0, task.seed)
+                self.stopping.wait(began + self._rate * samples(step, equipment.work) - time.monotonic())
+                step = work.reply(reply)
         self.drawer.post(Parcel(task.id, wire.report_frame(step, equipment.attachments), memory))
 
     def _fresh(self, task: Task, ask: int) -> Model | None:

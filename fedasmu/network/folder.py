@@ -4,6 +4,8 @@ network.json    the run's id and where it listens
 keys/           the server's certificate, and the next one
 register.db     seats and invites
 ledger/         every call made to the server
+service.json    how the service stands, for whoever watches
+presence.csv    when each device was there
 failures/       what devices, and the method, failed on
 """
 

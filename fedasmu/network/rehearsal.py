@@ -59,8 +59,8 @@ def write_shards(world: World, folder: Path) -> list[Path]:
 
 
 class Rehearsal:
-    def __init__(self, world: World, directory: Path, say: Callable[[str], None]) -> None:
-        self.world, self.directory, self.say = world, directory, say
+    def __init__(self, world: World, directory: Path, say: Callable[[str], None], speeds: bool = False) -> None:
+        self.world, self.directory, self.say, self.speeds = world, directory, say, speeds
         self.listening = bound(HOST, 0)
         port = self.listening.getsockname()[1]
         self.folder = Folder.make(directory, len(world.examples), HOST, port)
@@ -89,6 +89,8 @@ class Rehearsal:
         path = self.shards[number]
         invite = self.folder.invite(seat=number, name=f"device-{number:04d}")
         options = ["--invite", str(invite), "--data", str(path), "--state", str(path.parent / "state")]
+        if self.speeds:
+            options += ["--seconds-per-sample", str(self.world.profiles[number].seconds_per_sample)]
         return [sys.executable, "-m", "fedasmu", "join", self.folder.url, *options, "--quiet"]
 
     def _watch(self, devices: list[_Process], stopping: threading.Event) -> None:

@@ -28,6 +28,7 @@ from fedasmu.network.deadline import Patience
 from fedasmu.network.door import Door
 from fedasmu.network.evaluator import Evaluator
 from fedasmu.network.folder import Folder
+from fedasmu.network.gauge import Gauge
 from fedasmu.network.ledger import DiskFull, Ledger, is_full
 from fedasmu.network.listener import Listener
 from fedasmu.network.script import Line, Script
@@ -35,6 +36,7 @@ from fedasmu.network.service import Service
 from fedasmu.network.site import attach, terms
 from fedasmu.network.uptime import Uptime
 from fedasmu.record import SHELVES, Record
+from fedasmu.wall import dated
 
 SEGMENT = 256 << 20  # bytes of ledger after which a checkpoint is due
 DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
@@ -103,6 +105,8 @@ class Serving:
         self.coordinator.go_on()
         self._began = time.monotonic()
         self.clock: Callable[[], float] = Uptime(acts.now)  # seconds of this run
+        self.gauge = Gauge(self.folder.path, self.coordinator, recovered)
+        desk.watchers.append(dated(self.folder.path))
         self._saved = self._began
         if self.observe is not None:
             desk.watchers.append(partial(self.observe, desk))
@@ -125,7 +129,8 @@ class Serving:
         patience = Patience(body=service.lengths.stop + BODY)
         per_address = self.world.config.network.per_address
         proxied = bool(self.folder.shown.name)
-        listener = Listener(service.app, listening.dup(), self.context, patience, per_address, proxied=proxied)
+        app = self.gauge.around(service.app)
+        listener = Listener(app, listening.dup(), self.context, patience, per_address, proxied=proxied)
         if not self.coordinator.acts.flushed:
             listener.start()
             await (self._drive(service) if self.lines is None else self._play(service, self.script))
@@ -140,6 +145,7 @@ class Serving:
             raise Interrupted(self.folder.path)
         self._conclude()
         service.finish()
+        self.gauge.look(service.door, self.clock(), over=True)
         await self._say_goodbye(service)
         await listener.stop(1.0)
 
@@ -154,6 +160,7 @@ class Serving:
                     return
                 self.coordinator.desk.meter.drain(wait=False)
                 self.record.flush()
+                self.gauge.look(service.door, self.clock())
                 self._save_if_due()
             pause = min(TICK, max(0.005, self.coordinator.due() - self.clock()))
             with contextlib.suppress(TimeoutError):

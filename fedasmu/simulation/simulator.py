@@ -17,13 +17,11 @@ from fedasmu.desk import Desk
 from fedasmu.events import Verdict
 from fedasmu.pools import Job, Pool
 from fedasmu.protocol import Evaluate, Fetch, Memory, Model, Probe, Report, Task, Train, Workload
-from fedasmu.session import Step, Work
+from fedasmu.session import Step, Work, samples
 from fedasmu.simulation.clock import Clock, Event, Kind
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.patience import Patience
-
-FORWARD = 1 / 3  # of a training step: a loss without its gradient costs one pass of three
 
 
 @dataclass(slots=True)
@@ -168,7 +166,7 @@ class Simulator:
         elif isinstance(step, Fetch):
             self.clock.schedule(now + profile.latency, Kind.ASK, task.id)
         else:
-            done = now + self._seconds(device, _samples(step, device.load))
+            done = now + self._seconds(device, samples(step, device.load))
             self._submit(device, step, done)
             self.clock.schedule(done, Kind.DONE, task.id)
 
@@ -243,13 +241,3 @@ class Simulator:
             device.answer = entry.fresh if device.work.fetches == 1 else None
         else:
             self._submit(device, step, needed)
-
-
-def _samples(command: Train | Probe | Evaluate, work: Workload) -> float:
-    """What a computation costs, in examples trained on."""
-    if isinstance(command, Train):
-        return command.work * work.samples(command.steps)
-    if isinstance(command, Evaluate):
-        return FORWARD * work.held
-    passes = 0.0 if command.free else 1.0 if command.gradient else FORWARD
-    return passes * work.samples(range(command.step, command.step + 1))
