@@ -15,6 +15,7 @@ from fedasmu.data.federated import FederatedData, held_count
 from fedasmu.desk import Desk
 from fedasmu.engine import native_network
 from fedasmu.errors import UserError
+from fedasmu.goal import Goal, Loss, Score, check, goal_of
 from fedasmu.imports import blame
 from fedasmu.materials import expected_data, federated_data, network
 from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
@@ -26,6 +27,7 @@ from fedasmu.seeding import derive
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
 from fedasmu.start import start_of, vouched
+from fedasmu.torch_engine import EVALUATION_BATCH
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
@@ -77,7 +79,7 @@ class World:
 
     def desk(self, federation: Federation, pool: Pool, record: Record) -> Desk:
         """The server of this federation, at work."""
-        config, method = self.config, self.config.algorithm
+        config, method, metric = self.config, self.config.algorithm, self.config.evaluate.measure.name
         server = Server(
             model=Model(0, torch.zeros(1) if config.timing_only else self.initial),
             schedule=method.schedule(config.pacing.pace(federation.devices)),
@@ -89,7 +91,7 @@ class World:
             pull_beyond=method.pull_beyond,
         )
         judge = None if config.evaluate.by == "devices" else pool
-        return Desk(server, record, judge, self.layout.bytes, config.evaluate.every, federation.shelf)
+        return Desk(server, record, judge, self.layout.bytes, config.evaluate.every, federation.shelf, metric)
 
 
 def build(
@@ -98,9 +100,14 @@ def build(
     data: FederatedData | None = None,
     say: Callable[[str], None] = lambda message: None,
     weights: Mapping[str, Tensor] | None = None,
+    loss: Loss | None = None,
+    metric: Score | None = None,
 ) -> World:
-    """The world of a recipe, with a model, data and first weights of the user's own where they are given."""
+    """The world of a recipe, with a model, data and so on, of the user's own where they are given."""
     _check_device(config.device)
+    goal = goal_of(config.local.loss, config.evaluate.metric, loss, metric)
+    if config.algorithm.own_objective and not goal.classifies:
+        raise UserError(f"local.loss = {config.local.loss!r}: {config.algorithm.name} has a loss of its own")
     start = start_of(config.model, weights)
     config = vouched(config, start)
     shape, classes, words = expected_data(config.data)
@@ -109,6 +116,8 @@ def build(
     elif data is None:
         data, words = federated_data(config, say)
     if data is not None:
+        if data.classifies and data.classes < 2:
+            raise UserError("the data have a single class: there is nothing to tell apart")
         config, shape, classes = _sized(config, data), data.shape, data.classes
     module = network(config.model, model, shape, classes, config.seed, words)
     try:
@@ -129,7 +138,7 @@ def build(
         examples=[count - kept for count, kept in zip(everything, held, strict=True)],
         held=held,
         profiles=profiles(config.fleet, config.seed),
-        trainer=None if data is None else _trainer(config, module, layout, data, say),
+        trainer=None if data is None else _trainer(config, module, layout, data, goal, say),
     )
 
 
@@ -151,18 +160,33 @@ def _sized(config: Config, data: FederatedData) -> Config:
 
 
 def _trainer(
-    config: Config, module: nn.Module, layout: Layout, data: FederatedData, say: Callable[[str], None]
+    config: Config, module: nn.Module, layout: Layout, data: FederatedData, goal: Goal, say: Callable[[str], None]
 ) -> Trainer:
     local, augment = config.local, config.data.augment
     if config.evaluate.on_devices:
+        if not goal.is_plain:
+            raise UserError(f"evaluate.on_devices = {config.evaluate.on_devices}: devices measure accuracy alone")
         data = data.holding_out(config.evaluate.on_devices, held_seed(config.seed))
-    _check_forward(module, data, local.batch)
+    _check_forward(module, data, local.batch, goal.is_plain)
+    if not goal.is_plain:
+        _check_goal(config, module, data, goal)
     if augment != "none" and len(data.shape) != 3:
         raise UserError(f"data.augment = {augment!r}: alters images, but the data are {data.shape}")
     settings = local.batch, config.device, config.instructions
-    native, engine = native_network(config.engine, module, layout, data.shape, *settings)
+    native, engine = native_network(config.engine, module, layout, data.shape, *settings, _unknown(config, goal))
+    if native is not None and not goal.is_plain:
+        engine += f"; PyTorch to measure {config.evaluate.measure.name}"
     say(engine if augment == "none" else f"{engine}; fed with images altered by {augment}")
-    return Trainer(module, layout, data, local.batch, local.epochs, config.device, native, augment, local)
+    return Trainer(module, layout, data, local.batch, local.epochs, config.device, native, augment, local, goal)
+
+
+def _unknown(config: Config, goal: Goal) -> str:
+    return "" if goal.classifies else f"the native engine minimises the cross-entropy, not {config.local.loss}"
+
+
+def _check_goal(config: Config, module: nn.Module, data: FederatedData, goal: Goal) -> None:
+    inputs, targets = data.test.batch(torch.arange(min(EVALUATION_BATCH, len(data.test))))
+    check(goal, module.eval()(inputs), targets, config.local.loss, config.evaluate.metric)
 
 
 def _check_overlap(config: Config, say: Callable[[str], None]) -> None:
@@ -179,7 +203,7 @@ def _check_device(name: str) -> None:
         raise UserError(f"device = {name!r}: PyTorch finds {there or 'none'} of that kind here; use device = 'cpu'")
 
 
-def _check_forward(module: nn.Module, data: FederatedData, batch: int) -> None:
+def _check_forward(module: nn.Module, data: FederatedData, batch: int, classifies: bool) -> None:
     """A forward pass or two, so that a model that does not fit its data is refused before anything starts."""
     probe = data.test.batch(torch.arange(min(2, len(data.test))))[0]
     module.eval()
@@ -188,7 +212,7 @@ def _check_forward(module: nn.Module, data: FederatedData, batch: int) -> None:
             logits = module(probe)
     except (Exception, SystemExit) as error:
         raise UserError(f"the model cannot take inputs of shape {data.shape}: {blame(error)}") from error
-    if logits.dim() != 2 or logits.shape[1] < data.classes:
+    if classifies and data.classifies and (logits.dim() != 2 or logits.shape[1] < data.classes):
         raise UserError(f"the model gives {tuple(logits.shape[1:])} outputs, but the data have {data.classes} classes")
     if any(len(shard) % batch == 1 for shard in data.shards):
         module.train()

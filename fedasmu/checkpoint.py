@@ -22,7 +22,7 @@ from fedasmu.disk import sync
 from fedasmu.errors import UserError
 
 KEPT = 2
-FORMAT = 3  # of the tree and its files: one of another format is refused, not guessed at
+FORMAT = 4  # of the tree and its files: one of another format is refused, not guessed at
 
 
 def write(tree: Any, directory: Path, words: Words = WORDS) -> None:

@@ -99,7 +99,8 @@ RUN_EXAMPLES = """
 
 [bold]Metrics[/bold] (metrics.csv, one line an evaluation)
 
-  time: virtual seconds. version: of the global model. uploads: received so far. accuracy, loss: on the test data.
+  time: virtual seconds. version: of the global model. uploads: received so far. accuracy (or the
+  recipe's metric), loss: on the test data.
 
   train_loss, staleness: means over the uploads since the line before. staleness is 1 for an upload that was trained on
   the newest version. stale, refused, lost: uploads discarded as too old or as not a model, and tasks that died.

@@ -49,14 +49,16 @@ def conclude(
             save_file(world.layout.tensors(driver.desk.server.model.vector), path)
     driver.desk.record.close()
     result, counters = Result(directory), driver.desk.server.counters
+    name = result.metric.name
     summary = {
         "method": world.config.algorithm.name,
         "data": world.data.name if world.data else "none",
         "seed": world.config.seed,
-        "accuracy": result.accuracy,
-        "accuracy_by": world.config.evaluate.by,
-        "last_accuracy": result.last_accuracy,
-        "best_accuracy": result.best_accuracy,
+        "metric": name,
+        name: result.score,
+        f"{name}_by": world.config.evaluate.by,
+        f"last_{name}": result.last_score,
+        f"best_{name}": result.best_score,
         "time_to": {str(target): result.time_to(target) for target in world.config.evaluate.targets},
         "virtual_seconds": driver.now,
         "version": driver.desk.server.model.version,

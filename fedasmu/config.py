@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, ValidationInfo, field_validator, model_validator
 
 from fedasmu.algorithms import Algorithm, Pace
 from fedasmu.algorithms.attack import AttackSettings
 from fedasmu.algorithms.guard import GuardSettings
 from fedasmu.deployment import NetworkSettings
 from fedasmu.errors import UserError
+from fedasmu.events import COLUMNS
 from fedasmu.fleets import FleetSettings
 from fedasmu.imports import named_code
+from fedasmu.measure import ACCURACY, CROSS_ENTROPY, IN_PYTHON, LOSSES, METRICS, SMALLER, Metric, known, short
 from fedasmu.optimiser import Optimiser
 from fedasmu.section import AbsolutePath, Section
-
-IN_PYTHON = "given-in-python"  # the name of a model or data that no recipe can name
 
 
 def _absolute(path: str) -> str:
@@ -123,6 +124,9 @@ class Local(Optimiser):
     decay: float = Field(0.99, gt=0, le=1, description="the learning rate is multiplied by this ...")
     decay_every: int = Field(10, ge=1, description="... every so many uploads")
     lr_floor: float = Field(1e-4, ge=0, description="and never falls below this")
+    loss: Annotated[str, AfterValidator(partial(known, names=LOSSES))] = Field(
+        CROSS_ENTROPY, description=f'{", ".join(LOSSES)}, or your own as "package.module:function"'
+    )
 
     def learning_rate(self, uploads: int) -> float:
         return min(self.lr, max(self.lr * self.decay ** (uploads // self.decay_every), self.lr_floor))
@@ -130,7 +134,13 @@ class Local(Optimiser):
 
 class Evaluation(Section):
     every: int = Field(10, ge=1, description="uploads between two evaluations")
-    targets: list[Annotated[float, Field(gt=0, le=1)]] = Field([], description="accuracies to report the time to")
+    metric: Annotated[str, AfterValidator(partial(known, names=METRICS))] = Field(
+        ACCURACY, description=f'{", ".join(METRICS)}, or your own as "package.module:function"'
+    )
+    larger_is_better: bool | None = Field(None, description="of your own metric; true unless given")
+    targets: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(
+        [], description="values of the metric to report the time to; of accuracy, from 0 to 1"
+    )
     on_devices: float = Field(
         0.0, ge=0, lt=1, description="share of its examples that each device holds out, to measure what it is sent"
     )
@@ -138,6 +148,32 @@ class Evaluation(Section):
         "server",
         description="who measures the accuracy: the server on the test data, or devices on what they hold out",
     )
+
+    @field_validator("metric")
+    @classmethod
+    def _check_column(cls, metric: str) -> str:
+        if short(metric) in COLUMNS:
+            raise ValueError(f"metrics.csv has a column {short(metric)} already; give the function another name")
+        return metric
+
+    @field_validator("larger_is_better")
+    @classmethod
+    def _check_direction(cls, larger: bool | None, others: ValidationInfo) -> bool | None:
+        metric = others.data.get("metric", "")
+        if metric in METRICS and larger not in (None, metric not in SMALLER):
+            raise ValueError(f"{metric} is better when it is {'smaller' if metric in SMALLER else 'larger'}")
+        return larger
+
+    @field_validator("targets")
+    @classmethod
+    def _check_shares(cls, targets: list[float], others: ValidationInfo) -> list[float]:
+        if others.data.get("metric") == ACCURACY and not all(0 < target <= 1 for target in targets):
+            raise ValueError(f"{targets}: an accuracy should be greater than 0 and less than or equal to 1")
+        return targets
+
+    @property
+    def measure(self) -> Metric:
+        return Metric.of(self.metric, self.larger_is_better)
 
     @model_validator(mode="after")
     def _check_judges(self) -> Evaluation:
@@ -195,7 +231,15 @@ class Config(Section):
     @property
     def code(self) -> dict[str, str]:
         """The names of a user's own code, by their sections."""
-        return named_code({"model": self.model.name, "data": self.data.name, "algorithm": self.algorithm.name})
+        return named_code(
+            {
+                "model": self.model.name,
+                "data": self.data.name,
+                "algorithm": self.algorithm.name,
+                "local": {"loss": self.local.loss},
+                "evaluate": {"metric": self.evaluate.metric},
+            }
+        )
 
     def toml(self) -> str:
         import tomli_w

@@ -35,10 +35,11 @@ class Desk:
         model_bytes: int,
         evaluate_every: int = 10,
         shelf: Shelf | None = None,  # of the method's server half
+        metric: str = "accuracy",
     ) -> None:
         self.server, self.record, self.model_bytes = server, record, model_bytes
         self._shelf = shelf
-        self.meter = Meter(pool, self._tell)
+        self.meter = Meter(pool, self._tell, metric)
         self.watchers: list[Watcher] = []  # told of every line of events.jsonl and of metrics.csv
         self._evaluate_every = evaluate_every
         self._sent: set[int] = set()  # tasks in flight whose upload is counted already
@@ -53,7 +54,7 @@ class Desk:
 
     def begin(self, now: float) -> None:
         """A run begins: both files anew, with the initial model's evaluation."""
-        self.record.restart()
+        self.record.restart(self.meter.metric)
         self._evaluate(now)
 
     def tick(self, now: float, eligible: Callable[[int], bool] | None = None) -> list[Task]:
@@ -101,7 +102,7 @@ class Desk:
         notes = {key: value for key, value in report.note.items() if isinstance(value, PLAIN)}
         if report.measured is not None and decision.verdict is not Verdict.REFUSED:
             self.meter.survey.add(device, report.measured)
-            notes |= {"own_accuracy": report.measured.accuracy, "own_loss": report.measured.loss}
+            notes |= {"own_accuracy": report.measured.score, "own_loss": report.measured.loss}
         base, staleness = entry.task.model.version, decision.staleness
         self._tell(Delivered(now, task, device, base, staleness, decision.verdict, loss, notes))
         self._renewed(now, decision.aggregation)

@@ -58,11 +58,17 @@ def native_network(
     batch: int,
     device: str,
     instructions: str = "auto",
+    unknown: str = "",
 ) -> tuple[Network | None, str]:
-    """The module compiled for the native engine, or None; and in one line which engine runs, and why."""
+    """The module compiled for the native engine, or None; and in one line which engine runs, and why.
+
+    `unknown` is what is asked for and it does not know, if there is any.
+    """
     if setting == "torch":
         return None, "engine: PyTorch, as asked"
     try:
+        if unknown:
+            raise Unsupported(unknown)
         if device != "cpu":
             raise Unsupported(f"the native engine runs on the cpu, not on {device}")
         network = Network(module, layout, shape, instructions)

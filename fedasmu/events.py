@@ -90,7 +90,7 @@ class Measured:
     time: float
     version: int
     uploads: int  # received so far
-    accuracy: float
+    score: float  # by the metric, whose name heads its column
     loss: float
     train_loss: float | None  # mean over the uploads since the last line; None: there were none
     staleness: float | None  # likewise
@@ -102,14 +102,23 @@ class Measured:
     reports: int = 0  # of devices, that accuracy and loss are the mean of; 0: the server measured, on the test data
     device_accuracy: float | None = None  # mean over the devices, each by its last report; None: they do not measure
     worst_tenth: float | None = None  # mean over the tenth of them for which it is lowest
+    metric: str = "accuracy"
 
     def row(self) -> dict[str, Any]:
         """As the file has it: what is unknown is empty."""
-        values = ((name, getattr(self, name)) for name in COLUMNS)
-        return {name: "" if value is None else value for name, value in values}
+        values = (getattr(self, name) for name in _FIELDS)
+        return {name: "" if value is None else value for name, value in zip(columns(self.metric), values, strict=True)}
 
 
-COLUMNS = tuple(one.name for one in fields(Measured))
+_FIELDS = tuple(one.name for one in fields(Measured) if one.name != "metric")
+COLUMNS = tuple(name for name in _FIELDS if name != "score")  # besides the metric
+
+
+def columns(metric: str) -> list[str]:
+    """The head of metrics.csv."""
+    return [metric if name == "score" else name for name in _FIELDS]
+
+
 Event = Started | Fetched | Delivered | Lost | Renewed
 KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (Started, Fetched, Delivered, Lost, Renewed)}
 NAMES = {

@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from torch import Tensor, nn
 
 from fedasmu import failure, pools
 from fedasmu.build import World, build
-from fedasmu.config import IN_PYTHON, Config, Network
+from fedasmu.config import Config, Evaluation, Local, Network
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk, first_refusal
 from fedasmu.disk import replaced, write_whole
@@ -25,7 +26,9 @@ from fedasmu.drive import Drive
 from fedasmu.errors import UserError
 from fedasmu.events import Event, Measured
 from fedasmu.extension import extend, longer, recipe_of
+from fedasmu.goal import Loss, Score
 from fedasmu.lock import check_idle
+from fedasmu.measure import IN_PYTHON
 from fedasmu.process import one_thread, stop_request
 from fedasmu.profiles import write_profiles
 from fedasmu.progress import Live
@@ -39,7 +42,8 @@ from fedasmu.trackers import Together, Tracker
 class Experiment:
     """Settings, and optionally a model and data of your own, made ready to run.
 
-    `weights` are what the first model starts from: a state dict, or a safetensors file.
+    `weights` are what the first model starts from: a state dict, or a safetensors file. `loss` and `metric` are
+    functions of (outputs, targets), or names as in a recipe.
 
     Settings are a recipe by its name or its file, or a table of its sections; `changes` are keys of it to change, as
     {"local.lr": 0.01}. In a table the method may be a class or an object.
@@ -53,9 +57,13 @@ class Experiment:
         model: Callable[[], nn.Module] | None = None,
         data: FederatedData | None = None,
         weights: Mapping[str, Tensor] | str | Path | None = None,
+        loss: Loss | str | None = None,
+        metric: Score | str | None = None,
+        larger_is_better: bool | None = None,
         allow_code: bool = False,
     ) -> None:
         config = checked(settings, changes, allow_code)
+        config = _judged(config, loss, metric, larger_is_better)
         if model is not None:
             _check_factory(model)
             _check_one_model(settings)
@@ -69,6 +77,8 @@ class Experiment:
             config = config.model_copy(update={"data": named})
         self.config, self._factory, self._given = config, model, data
         self._weights = weights if isinstance(weights, Mapping) else None
+        self._loss = None if isinstance(loss, str) else loss
+        self._metric = None if isinstance(metric, str) else metric
 
     @classmethod
     def from_toml(
@@ -173,7 +183,7 @@ class Experiment:
                 )
             if self.config.data.name == IN_PYTHON and self._given is None:
                 raise UserError("this run's data were given in Python: resume it with Experiment.of_run(dir, data=...)")
-        return build(self.config, self._factory, self._given, say, self._weights)
+        return build(self.config, self._factory, self._given, say, self._weights, self._loss, self._metric)
 
 
 def _check_data(data: Any) -> None:
@@ -201,3 +211,29 @@ def _starting_from(config: Config, weights: Mapping[str, Tensor] | str | Path) -
     named = IN_PYTHON if isinstance(weights, Mapping) else str(weights)
     table = config.model.model_dump() | {"weights": named}
     return config.model_copy(update={"model": Network(**table)})
+
+
+def _judged(config: Config, loss: Any, metric: Any, larger: bool | None) -> Config:
+    """The settings with this loss and metric, where they are given."""
+    local = {} if loss is None else {"loss": _named(loss, "loss")}
+    evaluate: dict[str, Any] = {} if metric is None else {"metric": _named(metric, "metric")}
+    evaluate |= {} if larger is None else {"larger_is_better": larger}
+    try:
+        return config.model_copy(
+            update={
+                "local": Local.model_validate(config.local.model_dump() | local),
+                "evaluate": Evaluation.model_validate(config.evaluate.model_dump() | evaluate),
+            }
+        )
+    except ValidationError as error:
+        raise UserError("; ".join(str(one["msg"]) for one in error.errors())) from None
+
+
+def _named(given: Any, word: str) -> str:
+    """What a recipe calls it. A function without a name of its own is called after what it is."""
+    if isinstance(given, str):
+        return given
+    if not callable(given):
+        raise UserError(f"{word}: a {type(given).__name__}; give a function of (outputs, targets), or a name")
+    name = getattr(given, "__name__", type(given).__name__)
+    return f"{IN_PYTHON}/{name if name.isidentifier() else word}"

@@ -16,12 +16,16 @@ from typing import Any
 from fedasmu.errors import UserError
 
 SECTIONS = ("model", "data", "algorithm")  # whose name may be that of code
+KEYS = (("local", "loss"), ("evaluate", "metric"))  # of other sections, which may too
 AllowCode = bool | Collection[str]  # all of it, or what is of these names
 
 
 def named_code(table: Mapping[str, Any]) -> dict[str, str]:
-    """The sections of a recipe that name code, with what they name."""
+    """The sections and keys of a recipe that name code, with what they name."""
     names = {section: _name(table.get(section)) for section in SECTIONS}
+    for section, key in KEYS:
+        inner = table.get(section)
+        names[f"{section}.{key}"] = str(inner.get(key, "")) if isinstance(inner, Mapping) else ""
     return {section: name for section, name in names.items() if ":" in name}
 
 
@@ -32,7 +36,11 @@ def _name(section: Any) -> str:
 def agree(code: Mapping[str, str], source: Path, allow_code: AllowCode) -> None:
     """Refuse a file that names code which the user has not agreed to."""
     trusted: Collection[str] = () if isinstance(allow_code, bool) else allow_code
-    strange = [f"{key}.name = {name!r}" for key, name in code.items() if allow_code is not True and name not in trusted]
+    strange = [
+        f"{key if '.' in key else f'{key}.name'} = {name!r}"
+        for key, name in code.items()
+        if allow_code is not True and name not in trusted
+    ]
     if strange:
         raise UserError(
             f"{source} names code, which would run on this machine: {', '.join(strange)}. "

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from fedasmu import data as datasets
 from fedasmu import models
-from fedasmu.config import IN_PYTHON, Config, Data, Network
+from fedasmu.config import Config, Data, Network
 from fedasmu.data import partition
 from fedasmu.data.examples import Dataset
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
 from fedasmu.imports import blame, load
+from fedasmu.measure import IN_PYTHON
 from fedasmu.models.initialise import seeded
 from fedasmu.seeding import derive
 

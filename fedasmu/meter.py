@@ -32,8 +32,8 @@ class Meter:
     Without a pool it is the devices that measure: a line is what they told since the last one.
     """
 
-    def __init__(self, pool: Pool | None, tell: Callable[[Measured], None]) -> None:
-        self.pool, self._tell = pool, tell
+    def __init__(self, pool: Pool | None, tell: Callable[[Measured], None], metric: str = "accuracy") -> None:
+        self.pool, self._tell, self.metric = pool, tell, metric
         self.tally = Tally()
         self.survey = Survey()
         self.latest: Measured | None = None  # the last line of the metrics
@@ -75,7 +75,7 @@ class Meter:
         told = self.survey.take()
         if self.pool is None:
             assert told is not None
-            self._write(Measured(**counted, accuracy=told.accuracy, loss=told.loss, reports=reports))
+            self._write(Measured(**counted, score=told.score, loss=told.loss, reports=reports))
             return
         # Not before the trainings that are needed until the next one, if that is as far away as the last.
         needed = now if self._when is None else 2 * now - self._when
@@ -95,7 +95,7 @@ class Meter:
             result = self.pool.result(ticket)
             assert isinstance(result, Evaluated)
             self._pending.popleft()
-            self._write(Measured(**counted, accuracy=result.accuracy, loss=result.loss))
+            self._write(Measured(**counted, score=result.score, loss=result.loss, metric=self.metric))
 
     def _write(self, line: Measured) -> None:
         self.latest = line

@@ -51,9 +51,9 @@ class Live:
 
     def observe(self, desk: Desk, line: Event | Measured) -> None:
         server, latest, now = desk.server, desk.meter.latest, time.monotonic()
-        accuracy = "..." if latest is None else f"{latest.accuracy:.3f}"
+        score = "..." if latest is None else f"{latest.score:.3f}"
         status = (
-            f"t = {line.time:,.0f} s  version {server.model.version}  accuracy {accuracy}"
+            f"t = {line.time:,.0f} s  version {server.model.version}  {desk.meter.metric} {score}"
             f"  staleness {desk.mean_staleness:.1f}"
         )
         if self.console.is_terminal:

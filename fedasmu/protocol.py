@@ -130,7 +130,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Loss and accuracy of `vector`: for a device that holds examples out, on these; else on the test data. Answered
+    """Loss and metric of `vector`: for a device that holds examples out, on these; else on the test data. Answered
     by `Evaluated`.
     """
 
@@ -140,7 +140,7 @@ class Evaluate:
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     loss: float  # mean over the examples
-    accuracy: float
+    score: float  # by the run's metric: its accuracy, unless the recipe names another
     examples: int = 0
 
 

@@ -25,14 +25,14 @@ from typing import Any, BinaryIO
 from fedasmu import events
 from fedasmu.disk import not_through_links
 from fedasmu.errors import UserError
-from fedasmu.events import COLUMNS, Event, Measured
+from fedasmu.events import Event, Measured, columns
 from fedasmu.lock import LOCK, locked
 
 SHELVES = "shelves"
 NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind
 OURS = BEFORE | {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
-OURS |= {"wall.csv", "summary.json.part", "accuracy.png", "error.txt", "checkpoint", "failure", SHELVES}
+OURS |= {"wall.csv", "summary.json.part", "accuracy.png", "curve.png", "error.txt", "checkpoint", "failure", SHELVES}
 
 
 class Record:
@@ -43,10 +43,10 @@ class Record:
         self._events = _Growing(directory / "events.jsonl")
         self._metrics = _Growing(directory / "metrics.csv")
 
-    def restart(self) -> None:
+    def restart(self, metric: str = "accuracy") -> None:
         """Begin both files anew: no checkpoint knows of anything in them."""
         self.restore({"events": NOTHING, "metrics": NOTHING})
-        self._metrics.write((",".join(COLUMNS) + "\n").encode())
+        self._metrics.write((",".join(columns(metric)) + "\n").encode())
 
     def write(self, line: Event | Measured) -> None:
         """One line, in the file it belongs to."""

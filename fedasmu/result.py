@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedasmu.errors import UserError, reading
 from fedasmu.events import Event, Fetched, of_line
+from fedasmu.measure import ACCURACY, Metric
 
 if TYPE_CHECKING:
     import pandas
@@ -112,12 +113,27 @@ class Result:
                 raise ValueError(error) from None
             return 4 * sum(math.prod(map(int, shape)) for shape in shapes)
 
+    @cached_property
+    def metric(self) -> Metric:
+        """What the run was judged by: accuracy, unless its recipe names another."""
+        path = self.directory / "config.toml"
+        with reading(path):
+            evaluate = self.config.get("evaluate", {})
+            return Metric.of(str(evaluate.get("metric", ACCURACY)), evaluate.get("larger_is_better"))
+
     @property
     def accuracy(self) -> float:
-        """The mean of the last evaluations, `settled`: one alone swings with the devices that the server met last."""
-        return self.accuracy_at(math.inf)
+        """The score of a run that was judged by its accuracy."""
+        if self.metric.name != ACCURACY:
+            raise UserError(f"{self.directory}: this run measured {self.metric.name}: see its score")
+        return self.score
 
-    def accuracy_at(self, time: float) -> float:
+    @property
+    def score(self) -> float:
+        """The mean of the last evaluations, `settled`: one alone swings with the devices that the server met last."""
+        return self.score_at(math.inf)
+
+    def score_at(self, time: float) -> float:
         """The same, as it stood at this virtual time."""
         return float(self.settled(time).mean())
 
@@ -126,33 +142,34 @@ class Result:
 
         The untrained model is not among them, unless no other was evaluated.
         """
-        accuracies, past = self._accuracies, self.curve["time"] <= time
-        trained = accuracies[past & (self.curve["version"] > 0)]
-        known = trained if len(trained) else accuracies[past]
+        scores, past = self.scores, self.curve["time"] <= time
+        trained = scores[past & (self.curve["version"] > 0)]
+        known = trained if len(trained) else scores[past]
         return known[-max(1, min(SETTLED, len(trained) // 4)) :]
 
     @property
-    def last_accuracy(self) -> float:
-        return float(self._accuracies[-1])
+    def last_score(self) -> float:
+        return float(self.scores[-1])
 
     @property
-    def _accuracies(self) -> NDArray[np.float64]:
-        found = self.curve.get("accuracy", np.array([]))
+    def scores(self) -> NDArray[np.float64]:
+        """The metric's column of the curve."""
+        found = self.curve.get(self.metric.name, np.array([]))
         if not len(found):
             raise UserError(f"{self.directory / 'metrics.csv'}: no evaluation")
         return found
 
     @property
-    def best_accuracy(self) -> float:
-        return float(self._accuracies.max())
+    def best_score(self) -> float:
+        return self.metric.best(self.scores)
 
     def time_to(self, target: float) -> float | None:
-        """Virtual seconds until an evaluation first reached this accuracy; None if none did."""
-        reached = np.flatnonzero(self._accuracies >= target)
+        """Virtual seconds until an evaluation was first as good as this; None if none did."""
+        reached = self.metric.reached(self.scores, target)
         return float(self.curve["time"][reached[0]]) if len(reached) else None
 
     def plot(self) -> Figure:
-        """Accuracy over virtual time, as a matplotlib figure: a notebook shows it."""
+        """The metric over virtual time, as a matplotlib figure: a notebook shows it."""
         from fedasmu.report.summary import curve
 
         return curve(self)
@@ -168,7 +185,8 @@ class Result:
             return f"Result({str(self.directory)!r}, unfinished)"
         run = self.summary
         what = f"{run['method']} on {run['data']}, seed {run['seed']}"
-        return f"Result({str(self.directory)!r}: {what}, accuracy {run['accuracy']:.4f} after {run['uploads']} uploads)"
+        score = f"{self.metric.name} {run[self.metric.name]:.4f}"
+        return f"Result({str(self.directory)!r}: {what}, {score} after {run['uploads']} uploads)"
 
     def _repr_html_(self) -> str:
         from fedasmu.report.summary import lines

@@ -12,8 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from fedasmu.config import IN_PYTHON, Config, Network
+from fedasmu.config import Config, Network
 from fedasmu.errors import UserError, did_you_mean
+from fedasmu.measure import IN_PYTHON
 from fedasmu.vector import Layout
 
 

@@ -43,9 +43,9 @@ class Survey:
             heard.reports + 1,
             heard.examples + count,
             heard.loss + count * bounded(measured.loss),
-            heard.correct + count * measured.accuracy,
+            heard.correct + count * measured.score,
         )
-        self._latest[device] = measured.accuracy
+        self._latest[device] = measured.score
 
     def take(self) -> Evaluated | None:
         """The mean over all examples that were measured on since this was last asked; None if there were none."""

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy as summed_cross_entropy
 
 from fedasmu.data.examples import Examples
+from fedasmu.goal import Loss, cross_entropy
 from fedasmu.memory import keep_freed_memory
 from fedasmu.protocol import Objective
 from fedasmu.rule import SGD, Rule
@@ -25,8 +26,9 @@ class TorchEngine:
     batches this costs a wide layer up to a third of its time. So each step takes the tensors that backward makes.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, device: torch.device, loss: Loss = cross_entropy) -> None:
         keep_freed_memory()
+        self._loss = loss
         self.module, self._layout = module.to(device), layout
         self.vector = torch.zeros(layout.size, device=device)
         layout.attach(self.module, self.vector)
@@ -79,7 +81,7 @@ class TorchEngine:
         self.module.train()
         inputs, targets = _batch(examples, indices)
         with torch.no_grad():
-            return float(cross_entropy(self.module(inputs), targets))
+            return float(self._loss(self.module(inputs), targets))
 
     def evaluate(self, vector: Tensor, examples: Examples) -> tuple[float, int]:
         """The sum of the losses, and how many are classified right."""
@@ -90,9 +92,17 @@ class TorchEngine:
             for start in range(0, len(examples), EVALUATION_BATCH):
                 inputs, targets = _batch(examples, slice(start, start + EVALUATION_BATCH))
                 logits = self.module(inputs)
-                loss += float(cross_entropy(logits, targets, reduction="sum"))
+                loss += float(summed_cross_entropy(logits, targets, reduction="sum"))
                 correct += int((logits.argmax(1) == targets).sum())
         return loss, correct
+
+    def outputs(self, vector: Tensor, examples: Examples) -> Tensor:
+        """What the network makes of all examples, in evaluation."""
+        self._load(vector)
+        self.module.eval()
+        starts = range(0, len(examples), EVALUATION_BATCH)
+        with torch.no_grad():
+            return torch.cat([self.module(_batch(examples, slice(at, at + EVALUATION_BATCH))[0]) for at in starts])
 
     def _load(self, vector: Tensor) -> None:
         self.vector.copy_(vector)
@@ -109,7 +119,7 @@ class TorchEngine:
             parameter.grad = None
         self.module.train()
         inputs, targets = _batch(examples, indices)
-        loss = objective(self.module, inputs, targets) if objective else cross_entropy(self.module(inputs), targets)
+        loss = objective(self.module, inputs, targets) if objective else self._loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

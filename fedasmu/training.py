@@ -13,6 +13,7 @@ from fedasmu.data.augment import augmented
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
 from fedasmu.engine import Engine
+from fedasmu.goal import Goal
 from fedasmu.native import Network
 from fedasmu.optimiser import PLAIN, Optimiser
 from fedasmu.protocol import Computation, Evaluated, Probe, Probed, Train, Trained, Workload
@@ -20,6 +21,8 @@ from fedasmu.rule import Rule
 from fedasmu.seeding import derive
 from fedasmu.torch_engine import TorchEngine
 from fedasmu.vector import Layout
+
+CLASSIFY = Goal()
 
 
 def batches(shard: Tensor, work: Workload, seed: int, steps: range) -> list[Tensor]:
@@ -51,10 +54,11 @@ class Trainer:
         native: Network | None = None,
         augment: str = "none",
         optimiser: Optimiser = PLAIN,
+        goal: Goal = CLASSIFY,
     ) -> None:
         self._module, self._layout, self._given, self._place = module, layout, data, torch.device(device)
         self.batch, self.epochs, self.augment, self.native = batch, epochs, augment, native
-        self.optimiser = optimiser
+        self.optimiser, self.goal = optimiser, goal
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the process that unpickles it makes for itself."""
@@ -62,7 +66,7 @@ class Trainer:
 
     @cached_property
     def torch(self) -> TorchEngine:
-        return TorchEngine(self._module, self._layout, self._place)
+        return TorchEngine(self._module, self._layout, self._place, self.goal.loss)
 
     @cached_property
     def data(self) -> FederatedData:
@@ -83,9 +87,15 @@ class Trainer:
                 torch.manual_seed(derive(seed, "train", command.step))
                 return self._probe(command, device, seed)
         own = device >= 0 and bool(self.data.held)
-        examples = self.data.train.subset(self.data.held[device]) if own else self.data.test
-        loss, correct = (self.native or self.torch).evaluate(command.vector, examples)
-        return Evaluated(loss / len(examples), correct / len(examples), len(examples))
+        return self._evaluate(command.vector, self.data.train.subset(self.data.held[device]) if own else self.data.test)
+
+    def _evaluate(self, vector: Tensor, examples: Examples) -> Evaluated:
+        count = len(examples)
+        if self.goal.is_plain:
+            loss, correct = (self.native or self.torch).evaluate(vector, examples)
+            return Evaluated(loss / count, correct / count, count)
+        outputs, targets = self.torch.outputs(vector, examples), examples.targets
+        return Evaluated(float(self.goal.loss(outputs, targets)), float(self.goal.metric(outputs, targets)), count)
 
     def _train(self, command: Train, device: int, seed: int) -> Trained:
         examples, chosen = self._batches(device, seed, command.steps)

@@ -62,8 +62,8 @@ def test_the_curve_is_arrays(run: Run) -> None:
     assert np.isnan(result.curve["staleness"][0])  # before any upload there is none
     assert result.curve["uploads"].tolist() == list(range(0, 65, 5))
     assert result.accuracy == pytest.approx(result.curve["accuracy"][-3:].mean())  # a quarter of twelve
-    assert result.last_accuracy == result.curve["accuracy"][-1] == result.summary["last_accuracy"]
-    assert result.best_accuracy == result.curve["accuracy"].max() > 0.9
+    assert result.last_score == result.curve["accuracy"][-1] == result.summary["last_accuracy"]
+    assert result.best_score == result.curve["accuracy"].max() > 0.9
 
 
 @pytest.mark.parametrize(("method", "flight", "said"), [("fedasync", 1, 1), ("fedasync", 2, 0), ("fedavg", 1, 0)])

@@ -13,9 +13,9 @@ from helpers.repository import ROOT
 
 PACKAGE = ROOT / "fedasmu"
 FLOORS = {
-    "words": "errors seeding section protocol vector schedule roster events codec",
+    "words": "errors seeding section measure protocol vector schedule roster events codec",
     "disk": "imports packaged disk lock checkpoint shelf record result",
-    "compute": "memory process optimiser rule data models torch_engine native engine algorithms training pools",
+    "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
     "server": "session server survey meter desk",
     "settings": "deployment fleets profiles config mistakes recipe extension",
     "run": "materials start build failure conclusion wall drive progress measured",

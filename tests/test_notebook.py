@@ -31,7 +31,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}, {cell['id']}", "exec"), names)
     assert set(names["results"]) == {"fedasync", "fedasmu"}
     assert names["merged"] > 0
-    assert names["results"]["fedasmu"].best_accuracy > 0.4
+    assert names["results"]["fedasmu"].best_score > 0.4
     assert (tmp_path / "report.html").stat().st_size > 50_000
     assert without_pandas or len(names["runs"]) == 2
 

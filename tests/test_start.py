@@ -60,7 +60,7 @@ def test_another_run_goes_on_from_the_model_of_a_first(run: Run, tmp_path: Path)
     first = run(**of_method("fedasmu"), model=network, stop={"uploads": 20})
     table = settings(**of_method("fedavg"), stop={"uploads": 1})
     second = Experiment(table, model=network, data=blobs(), weights=first.state_dict).run(tmp_path / "second")
-    assert second.curve["accuracy"][0] == first.last_accuracy, "statistics of BatchNorm included"
+    assert second.curve["accuracy"][0] == first.last_score, "statistics of BatchNorm included"
 
 
 def strange(**changes: Tensor | None) -> dict[str, Tensor]:

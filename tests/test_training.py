@@ -182,7 +182,7 @@ def test_evaluation_is_the_mean_loss_and_accuracy_on_the_test_examples() -> None
         logits = module(test.inputs)
     evaluated = perform(trainer, Evaluate(start))
     assert isinstance(evaluated, Evaluated)
-    assert evaluated.accuracy == int((logits.argmax(1) == test.targets).sum()) / 100
+    assert evaluated.score == int((logits.argmax(1) == test.targets).sum()) / 100
     assert evaluated.loss == pytest.approx(float(cross_entropy(logits, test.targets)))
 
 

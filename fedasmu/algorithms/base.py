@@ -124,6 +124,7 @@ class Algorithm(Section, ABC):
     kind: ClassVar[Literal["synchronous", "asynchronous", "buffered"]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # further names, and the settings each stands for
     knows_budget: ClassVar[bool] = False  # if so, a longer run is another one from its first upload on
+    own_objective: ClassVar[bool] = False  # if so, devices minimise something that has the cross-entropy in it
 
     name: str
     max_staleness: int | None = Field(None, ge=1, description="discard uploads staler than this; none: keep all")

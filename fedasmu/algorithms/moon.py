@@ -36,6 +36,7 @@ class Moon(Algorithm):
 
     title = "MOON"
     kind = "synchronous"
+    own_objective = True
     name: str = "moon"
     mu: float = Field(1.0, ge=0, description="weight of the contrastive term")
     temperature: float = Field(0.5, gt=0, description="of the contrastive term")

@@ -97,4 +97,5 @@ def conduct(
     console.print(table(result))
     say(f"run directory: {directory}")
     if not experiment.config.timing_only:
-        say(f"curve:         {draw_curve(result, directory / 'accuracy.png')}")
+        name = "accuracy.png" if result.metric.is_share else "curve.png"
+        say(f"curve:         {draw_curve(result, directory / name)}")

@@ -14,13 +14,13 @@ from fedasmu.data.reading import Array, Arrays
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and their classes. Images stay uint8 as long as possible: a batch is scaled when it is used.
+    """Inputs and their targets. Images stay uint8 as long as possible: a batch is scaled when it is used.
 
     A network sees `inputs * scale + shift`, channel by channel, when `scale` is given; otherwise the plain inputs.
     """
 
     inputs: Tensor  # (n, ...): uint8 images (n, channels, height, width), float32 features, or int64 tokens (n, length)
-    targets: Tensor  # (n,) int64
+    targets: Tensor  # (n,) int64 classes, or (n, k) float32 numbers to predict
     scale: Tensor | None = None  # (channels,) float32
     shift: Tensor | None = None
 

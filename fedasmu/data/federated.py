@@ -38,7 +38,8 @@ class FederatedData:
     ) -> FederatedData:
         """Your own data: (inputs, targets) to train and to test on, and the indices that each device holds.
 
-        Inputs and targets are tensors or numpy arrays; a torch Dataset of such pairs is read into memory.
+        Inputs and targets are tensors or numpy arrays; a torch Dataset of such pairs is read into memory. Targets are
+        classes, one whole number each, or numbers with a point, one or several each, for a loss such as "mse".
         """
         train, test = _tensors("train", train), _tensors("test", test)
         count = len(train[1])
@@ -55,12 +56,19 @@ class FederatedData:
                 raise UserError(f"devices[{device}] has indices outside 0..{count - 1}")
         if not shards:
             raise UserError("devices is empty: there must be at least one")
+        if train[1].is_floating_point():
+            return cls("your own", Examples(*train), Examples(*test), shards, _numbers(train[1], test[1], classes))
         largest = int(max(train[1].max(), test[1].max()))
         classes = largest + 1 if classes is None else classes
         if largest >= classes or min(train[1].min(), test[1].min()) < 0:
             raise UserError(f"targets must be classes 0..{classes - 1}")
         learn, judge = (Examples(inputs, targets.to(torch.int64)) for inputs, targets in (train, test))
         return cls("your own", learn, judge, shards, classes)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the targets are classes; `classes` is otherwise how many numbers are predicted."""
+        return not self.train.targets.is_floating_point()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,8 +111,21 @@ def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:
             f"{name}: must be (inputs, targets), two tensors or numpy arrays, or a torch Dataset of such pairs; "
             f"this {type(given).__name__} is none: {error}"
         ) from None
-    if targets.is_floating_point() or targets.dim() != 1:
+    if targets.is_floating_point():
+        targets = targets.float().view(len(targets), -1)
+        if not bool(torch.isfinite(targets).all()):
+            raise UserError(f"{name}: the targets are not all finite numbers")
+    elif targets.dim() != 1:
         raise UserError(
             f"{name}: targets must be classes, one whole number each, not {targets.dtype} {tuple(targets.shape)}"
         )
     return inputs.float() if inputs.dtype == torch.float64 else inputs, targets
+
+
+def _numbers(train: Tensor, test: Tensor, classes: int | None) -> int:
+    """How many numbers are predicted for each example."""
+    if classes is not None:
+        raise UserError(f"classes = {classes}: the targets are numbers with a point, so there are no classes")
+    if train.shape[1:] != test.shape[1:]:
+        raise UserError(f"train has {train.shape[1]} targets for each example, and test {test.shape[-1]}")
+    return train.shape[1]

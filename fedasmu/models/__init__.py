@@ -100,8 +100,8 @@ def build(name: str, *, shape: tuple[int, ...], classes: int, seed: int, **optio
 
     from fedasmu.models.initialise import seeded
 
-    if classes < 2:
-        raise ValueError(f"a classifier needs at least 2 classes, got {classes}")
+    if classes < 1:
+        raise ValueError(f"a network needs at least 1 output, got classes = {classes}")
     if ":" in name:
         arguments: tuple[Any, ...] = ()
         factory = load(name)

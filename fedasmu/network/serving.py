@@ -21,6 +21,7 @@ from fedasmu.conclusion import conclude
 from fedasmu.config import Config
 from fedasmu.desk import Desk
 from fedasmu.errors import Interrupted, UserError
+from fedasmu.measure import CROSS_ENTROPY
 from fedasmu.network import failpoint
 from fedasmu.network.acts import Acts, Rebuild
 from fedasmu.network.coordinator import Coordinator, Plan
@@ -241,3 +242,5 @@ def check_recipe(config: Config) -> None:
     """What can be simulated but not served."""
     if config.timing_only:
         raise UserError("timing_only = true: there is nothing to train over a network")
+    if config.local.loss != CROSS_ENTROPY:
+        raise UserError(f"local.loss = {config.local.loss!r}: over a network, devices minimise the cross-entropy alone")

@@ -142,7 +142,7 @@ def report_frame(report: Report, attachments: Shapes) -> bytes:
     loss = float(report.loss) if sound else math.nan
     fields: dict[str, Any] = {"loss": _told(loss), "note": plain if sound else {}}
     if (measured := report.measured) is not None:
-        fields["measured"] = [_told(measured.loss), round(measured.accuracy * measured.examples)]
+        fields["measured"] = [_told(measured.loss), round(measured.score * measured.examples)]
     return frame(fields, [report.vector, *(report.note[name] for name in sorted(attachments))])
 
 

@@ -78,13 +78,13 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     axes = figure.subplots()
     drawn = [one for one in league.standings if len(league.standings) <= MANY or one.label not in VARIANTS]
     ends, top = [], 0.0
-    for standing in sorted(drawn, key=lambda one: -one.accuracy):
+    for standing in sorted(drawn, key=lambda one: -league.metric.better(one.score)):
         first, look = standing is league.reference, style[standing.label]
         time, mean, spread = standing.curve()
         mean, spread = smooth(mean), smooth(spread)
         ends.append(float(time[-1]))
         top = max(top, float(mean.max()))
-        label = f"{standing.accuracy:.3f}  {shown(standing.label)}"
+        label = f"{standing.score:.3f}  {shown(standing.label)}"
         axes.plot(time, mean, linewidth=2.4 if first else 1.3, zorder=4 if first else 3, label=label, **look)
         if len(standing.runs) > 1 and len(drawn) <= MANY:
             axes.fill_between(time, mean - spread, mean + spread, color=look["color"], alpha=0.13, linewidth=0)
@@ -94,12 +94,19 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     right = min(max(ends), 3.0 * min(ends))
     axes.set(xlim=(0, right), title=league.title)
     # They differ at the end; how all of them rise from chance can be left out.
-    low = min(standing.accuracy_at(right) for standing in drawn)
-    axes.set(ylim=(max(0.0, low - max(top - low, 0.2)), min(1.0, top + 0.03)))
-    axes.set(xlabel="virtual time (s)", ylabel="accuracy (running mean)")
+    low = min(standing.score_at(right) for standing in drawn)
+    if league.metric.is_share:
+        axes.set(ylim=(max(0.0, low - max(top - low, 0.2)), min(1.0, top + 0.03)))
+    axes.set(xlabel="virtual time (s)", ylabel=f"{league.metric.name} (running mean)")
     axes.xaxis.set_major_formatter(SECONDS)
     axes.grid(alpha=0.25, linewidth=0.5)
-    figure.legend(loc="outside right upper", frameon=False, title="final accuracy", alignment="left", handlelength=2.2)
+    figure.legend(
+        loc="outside right upper",
+        frameon=False,
+        title=f"final {league.metric.name}",
+        alignment="left",
+        handlelength=2.2,
+    )
     return figure
 
 
@@ -138,7 +145,7 @@ def _bars(axes: Any, rows: Sequence[Standing], target: float, reference: Standin
 
 
 def parts(league: League, members: Sequence[Standing]) -> Figure:
-    """What each part of a method is worth: the final accuracy of every seed, and the time to a target."""
+    """What each part of a method is worth: the final score of every seed, and the time to a target."""
     figure = Figure(figsize=(7.2, 1.2 + 0.36 * len(members)), layout="constrained")
     target, rows = target_of(league, members), list(reversed(members))
     panels = figure.subplots(1, 1 if target is None else 2, sharey=True, squeeze=False)[0]
@@ -146,13 +153,13 @@ def parts(league: League, members: Sequence[Standing]) -> Figure:
         _bars(panels[1], rows, target, members[0])
         panels[1].set(xlabel=f"virtual time to {target:g} (s)")
     for place, standing in enumerate(rows):
-        values, colour = standing.accuracies, COLOURS[0] if place == len(rows) - 1 else "#5B6878"
+        values, colour = standing.scores, COLOURS[0] if place == len(rows) - 1 else "#5B6878"
         panels[0].plot(values, [place] * len(values), "o", color=colour, markersize=4, alpha=0.5)
-        panels[0].plot([standing.accuracy], [place], "|", color=colour, markersize=14, markeredgewidth=2)
+        panels[0].plot([standing.score], [place], "|", color=colour, markersize=14, markeredgewidth=2)
         above = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
-        panels[0].annotate(f"{standing.accuracy:.3f}", (standing.accuracy, place), (0, 8), **above)
+        panels[0].annotate(f"{standing.score:.3f}", (standing.score, place), (0, 8), **above)
     panels[0].set_yticks(range(len(rows)), [shown(standing.label) for standing in rows])
-    panels[0].set(xlabel="accuracy (dots: seeds, stroke: mean)", ylim=(-0.6, len(rows) - 0.2))
+    panels[0].set(xlabel=f"{league.metric.name} (dots: seeds, stroke: mean)", ylim=(-0.6, len(rows) - 0.2))
     panels[0].margins(x=0.15)
     panels[0].grid(axis="x", alpha=0.25, linewidth=0.5)
     figure.suptitle(league.title, x=0.01, ha="left", fontsize=10)
@@ -160,7 +167,7 @@ def parts(league: League, members: Sequence[Standing]) -> Figure:
 
 
 def environments(leagues: Sequence[League], style: dict[str, dict[str, Any]]) -> Figure:
-    """The methods across tasks or environments: accuracy above, time to a target below."""
+    """The methods across tasks or environments: the score above, time to a target below."""
     labels = [label for label in style if sum(league.named(label) is not None for league in leagues) > 1] or list(style)
     figure = Figure(figsize=(max(5.5, 2.4 + 1.3 * len(leagues)), 4.8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
@@ -171,12 +178,12 @@ def environments(leagues: Sequence[League], style: dict[str, dict[str, Any]]) ->
             if (standing := league.named(label)) is None:
                 continue
             spread = 0.0 if math.isnan(standing.spread) else standing.spread
-            above.errorbar(column + shift, standing.accuracy, spread, markersize=5, elinewidth=1, **look)
+            above.errorbar(column + shift, standing.score, spread, markersize=5, elinewidth=1, **look)
             target = target_of(league)
             if target is not None and math.isfinite(median := standing.reach(target).median):
                 below.plot(column + shift, median, markersize=5, **look)
         above.plot([], [], label=shown(label), markersize=5, **look)
-    above.set(ylabel="accuracy")
+    above.set(ylabel=", ".join(dict.fromkeys(league.metric.name for league in leagues)))
     below.set(ylabel="virtual time to target (s)", yscale="log")
     for which in (below.yaxis.set_major_formatter, below.yaxis.set_minor_formatter):
         which(SECONDS)

@@ -32,9 +32,9 @@ def table(leagues: Sequence[League]) -> str:
     body = "\n".join(rf"{escaped(titled(label))} & {_row(leagues, label)} \\" for label in labels)
     evaluations = settled([standing for league in leagues for standing in league.standings])
     return f"""% needs \\usepackage{{booktabs}}
-% Acc: {evaluations}, in percent, mean and standard deviation over the seeds. Times: median virtual seconds
-% to that accuracy; / if never reached, and in brackets how many seeds got there if not all did. Bold: the best, and for
-% accuracies whatever a paired t-test over the seeds (5 %) does not tell from it.
+% {_first(leagues)}: {evaluations}, mean and standard deviation over the seeds. Times: median virtual seconds
+% to that value; / if never reached, and in brackets how many seeds got there if not all did. Bold: the best, and for
+% the first column whatever a paired t-test over the seeds (5 %) does not tell from it.
 \\begin{{tabular}}{{l{"r" * sum(widths)}}}
 \\toprule
  & {heads} \\\\
@@ -48,7 +48,15 @@ Method & {seconds} \\\\
 
 
 def _heads(league: League) -> list[str]:
+    if not league.metric.is_share:
+        return [escaped(league.metric.name), *(f"to {target:g}" for target in league.targets)]
     return [r"Acc (\%)", *(rf"to {100 * target:g}\,\%" for target in league.targets)]
+
+
+def _first(leagues: Sequence[League]) -> str:
+    """What the first columns hold, in words."""
+    names = dict.fromkeys("Acc, in percent" if one.metric.is_share else one.metric.name for one in leagues)
+    return "; ".join(names)
 
 
 def _row(leagues: Sequence[League], label: str) -> str:
@@ -60,14 +68,15 @@ def _cells(league: League, label: str) -> list[str]:
     if standing is None:
         return ["--"] * (1 + len(league.targets))
     bold = best(league)[league.standings.index(standing)]
-    cells = {"accuracy": _accuracy(standing)}
+    cells = {league.metric.name: _score(standing)}
     cells |= {f"s to {target:g}": _time(standing.reach(target)) for target in league.targets}
     return [rf"\textbf{{{text}}}" if name in bold else text for name, text in cells.items()]
 
 
-def _accuracy(standing: Standing) -> str:
-    spread = "" if math.isnan(standing.spread) else rf" $\pm$ {100 * standing.spread:.1f}"
-    return f"{100 * standing.accuracy:.1f}{spread}"
+def _score(standing: Standing) -> str:
+    unit, form = (100, ".1f") if standing.metric.is_share else (1, ".3g")
+    spread = "" if math.isnan(standing.spread) else rf" $\pm$ {unit * standing.spread:{form}}"
+    return f"{unit * standing.score:{form}}{spread}"
 
 
 def _time(reach: Reach) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedasmu.algorithms import ORDER
 from fedasmu.errors import UserError, printable
+from fedasmu.measure import Metric
 from fedasmu.report.labels import check_reference, kept_order
 from fedasmu.report.sound import sound
 from fedasmu.report.standing import Run, Standing
@@ -39,6 +40,10 @@ class League:
         return sorted({float(target) for standing in self.standings for target in _targets(standing)})
 
     @property
+    def metric(self) -> Metric:
+        return self.reference.metric
+
+    @property
     def reference(self) -> Standing:
         return self.standings[0]
 
@@ -57,13 +62,13 @@ class League:
 
 
 def target_of(league: League, standings: Sequence[Standing] = ()) -> float | None:
-    """Where only one target can be shown: the one that most methods reach, the highest of these."""
+    """Where only one target can be shown: the one that most methods reach, the hardest of these."""
     compared = standings or league.standings
 
     def reached(target: float) -> int:
         return sum(math.isfinite(standing.reach(target).median) for standing in compared)
 
-    return max(league.targets, key=lambda target: (reached(target), target), default=None)
+    return max(league.targets, key=lambda target: (reached(target), league.metric.better(target)), default=None)
 
 
 def _targets(standing: Standing) -> Iterable[str]:

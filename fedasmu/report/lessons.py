@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedasmu.report.league import League, target_of
 from fedasmu.report.standing import Standing
 
@@ -30,14 +32,14 @@ def differ(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def tied(one: Standing, other: Standing) -> bool:
-    """Whether two seeds or more speak of both, and do not tell them apart by their final accuracy."""
-    mine, theirs = ({run.seed: run.result.accuracy for run in each.runs} for each in (one, other))
+    """Whether two seeds or more speak of both, and do not tell them apart by their final score."""
+    mine, theirs = ({run.seed: run.result.score for run in each.runs} for each in (one, other))
     common = sorted(mine.keys() & theirs.keys())
     return len(common) > 1 and not differ([mine[seed] for seed in common], [theirs[seed] for seed in common])
 
 
 def noise(league: League) -> float:
-    """The least difference in final accuracy that the seeds' spread lets one believe in; NaN with a single seed."""
+    """The least difference in the final score that the seeds' spread lets one believe in; NaN with a single seed."""
     counted = [one for one in league.standings if len(one.runs) > 1]
     freedom = sum(len(one.runs) - 1 for one in counted)
     if not freedom:
@@ -47,19 +49,19 @@ def noise(league: League) -> float:
 
 
 def ranked(league: League) -> list[Standing]:
-    """The most accurate first."""
-    return sorted(league.standings, key=lambda one: -one.accuracy)
+    """The best first."""
+    return sorted(league.standings, key=lambda one: -league.metric.better(one.score))
 
 
 def leaders(league: League) -> list[Standing]:
-    """The most accurate method, and those that cannot be told from it; nobody leads by a single seed."""
+    """The best method, and those that cannot be told from it; nobody leads by a single seed."""
     first = ranked(league)[0]
     return [one for one in ranked(league) if tied(first, one)]
 
 
 def few(league: League) -> list[Standing]:
-    """The methods to look at first: the reference, who leads in accuracy and in time, FedAvg, and the next best."""
-    by_time = sorted(league.standings, key=lambda one: -one.accuracy_at(league.common_time))
+    """The methods to look at first: the reference, who leads at the end and in time, FedAvg, and the next best."""
+    by_time = sorted(league.standings, key=lambda one: -league.metric.better(one.score_at(league.common_time)))
     known = (league.reference, ranked(league)[0], by_time[0], league.named("fedavg"), *ranked(league))
     return list({one.label: one for one in known if one is not None}.values())[:FEW]
 
@@ -67,11 +69,11 @@ def few(league: League) -> list[Standing]:
 def best(league: League) -> list[set[str]]:
     """For each method the columns in which nobody is better, where the seeds let one say so."""
     leading = {one.label for one in leaders(league)}
-    at_end = max(one.accuracy_at(league.common_time) for one in league.standings)
+    at_end = league.metric.best(np.array([one.score_at(league.common_time) for one in league.standings]))
     times = {target: min(one.reach(target).median for one in league.standings) for target in league.targets}
     return [
-        ({"accuracy"} if one.label in leading else set())
-        | ({"at"} if one.accuracy_at(league.common_time) == at_end else set())
+        ({league.metric.name} if one.label in leading else set())
+        | ({"at"} if one.score_at(league.common_time) == at_end else set())
         | {f"s to {target:g}" for target, time in times.items() if one.reach(target).median == time < math.inf}
         for one in league.standings
     ]
@@ -81,21 +83,31 @@ def lesson(league: League) -> str:
     """In a few sentences, what there is to learn from the table."""
     if len(league.standings) == 1:
         only = league.reference
-        return f"{only.label} ends at an accuracy of {only.accuracy:.3f}."
+        return f"{only.label} ends at {_called(league)} of {only.score:.3f}."
     first = ranked(league)[0]
-    said = [_accuracy(league, first), _time(league), _noise(league)]
+    said = [_score(league, first), _time(league), _noise(league)]
     return " ".join(sentence for sentence in said if sentence)
 
 
-def _accuracy(league: League, first: Standing) -> str:
+def _score(league: League, first: Standing) -> str:
     others = [one.label for one in leaders(league)[1:]]
-    ahead = f"{first.label} ends highest, at an accuracy of {first.accuracy:.3f}"
+    place = "highest" if league.metric.larger else "lowest"
+    ahead = f"{first.label} ends {place}, at {_called(league)} of {first.score:.3f}"
     if others:
         names = ", ".join(others) if len(others) < FEW else f"{len(others)} others"
         return f"{ahead}; the seeds do not tell {names} from it."
     if first is league.reference:
-        return f"{ahead}, {100 * (first.accuracy - ranked(league)[1].accuracy):.1f} points before the next."
-    return f"{ahead}, {100 * (first.accuracy - league.reference.accuracy):.1f} points before {league.reference.label}."
+        return f"{ahead}, {_apart(league, first.score - ranked(league)[1].score)} before the next."
+    return f"{ahead}, {_apart(league, first.score - league.reference.score)} before {league.reference.label}."
+
+
+def _called(league: League) -> str:
+    return "an accuracy" if league.metric.is_share else f"a {league.metric.name}"
+
+
+def _apart(league: League, difference: float) -> str:
+    """A difference of scores: shares in points, of a hundred."""
+    return f"{100 * abs(difference):.1f} points" if league.metric.is_share else f"{abs(difference):.3g}"
 
 
 def _time(league: League) -> str:
@@ -117,4 +129,4 @@ def _noise(league: League) -> str:
     least = noise(league)
     if math.isnan(least):
         return "One seed each: what is noise cannot be told."
-    return f"Differences below {100 * least:.1f} points are within the noise of the seeds."
+    return f"Differences below {_apart(league, least)} are within the noise of the seeds."

@@ -19,10 +19,9 @@ from fedasmu.errors import UserError, reading
 from fedasmu.result import Result, flat
 
 FILES = ("summary.json", "config.toml", "metrics.csv", "events.jsonl", "model.safetensors")
-FINITE = ("time", "version", "accuracy", "uploads", "bytes_down", "bytes_up")  # columns of the metrics
+FINITE = ("time", "version", "uploads", "bytes_down", "bytes_up")  # columns of the metrics
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Note = Number | Literal["nan", "inf", "-inf"] | None  # JSON has no word for these
@@ -36,9 +35,7 @@ class Summary(Strict):
     method: str
     data: str
     seed: Annotated[int, Field(ge=0)]
-    accuracy: Share
-    best_accuracy: Share
-    time_to: dict[Annotated[str, Field(pattern=r"^[01](\.\d{1,20})?(e-\d{1,3})?$")], Amount | None]
+    time_to: dict[Annotated[str, Field(pattern=r"^-?\d{1,20}(\.\d{1,20})?(e[-+]\d{1,3})?$")], Amount | None]
     virtual_seconds: Amount
     version: Amount
     uploads: Amount
@@ -119,6 +116,7 @@ def check(result: Result) -> None:
         _check_config(flat(result.config))
     with _reading(place / "metrics.csv"):
         _check_curve(result.curve)
+        _check_scores(result)
     with _reading(place / "model.safetensors"):
         assert result.model_bytes >= 0
     devices = _check_events(place / "events.jsonl")
@@ -152,8 +150,14 @@ def _check_curve(curve: dict[str, Any]) -> None:
             raise ValueError("no evaluation")
         if not np.isfinite(curve[name]).all() or (curve[name] < 0).any():
             raise ValueError(f"the column {name} has a value that it cannot have")
-    if (curve["accuracy"] > 1).any() or (np.diff(curve["time"]) < 0).any():
-        raise ValueError("an accuracy above 1, or a time before the last one")
+    if (np.diff(curve["time"]) < 0).any():
+        raise ValueError("a time before the last one")
+
+
+def _check_scores(result: Result) -> None:
+    name, scores = result.metric.name, result.scores
+    if not np.isfinite(scores).all() or (result.metric.is_share and ((scores < 0) | (scores > 1)).any()):
+        raise ValueError(f"the column {name} has a value that it cannot have")
 
 
 def _check_events(path: Path) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedasmu.errors import printable
+from fedasmu.measure import Metric
 from fedasmu.result import Result, flat
 
 NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
@@ -38,13 +39,14 @@ class Run:
         """What was asked of it, on the data that were really there: a part of them, or a stand-in, is another task."""
         there = self.result.summary.get("data", "none")  # none: nothing was trained
         read = {} if there == "none" else {"data.name": printable(str(there))}
-        asked = {key: value for key, value in self.settings.items() if not NOT_THE_TASK.fullmatch(key)}
+        judged = {"evaluate.metric": self.result.metric.name}  # which older runs do not say
+        asked = judged | {key: value for key, value in self.settings.items() if not NOT_THE_TASK.fullmatch(key)}
         return tuple(sorted((key, str(value)) for key, value in {**asked, **read}.items()))
 
 
 @dataclass(frozen=True)
 class Reach:
-    """When a method reached an accuracy: the median over its seeds, where one that never did counts as infinity."""
+    """When a method reached a target: the median over its seeds, where one that never did counts as infinity."""
 
     median: float
     reached: int
@@ -65,25 +67,34 @@ class Standing:
         return statistics.fmean(self.values(key))
 
     @cached_property
-    def accuracies(self) -> list[float]:
+    def scores(self) -> list[float]:
         """From the curves, not the summaries: an older run counts by the same definition."""
-        return [run.result.accuracy for run in self.runs]
+        return [run.result.score for run in self.runs]
 
     @property
-    def accuracy(self) -> float:
-        return statistics.fmean(self.accuracies)
+    def metric(self) -> Metric:
+        """The same of all runs: what they are judged by is part of the task."""
+        return self.runs[0].result.metric
 
     @property
-    def last_accuracy(self) -> float:
-        return statistics.fmean(run.result.last_accuracy for run in self.runs)
+    def score(self) -> float:
+        return statistics.fmean(self.scores)
 
-    def accuracy_at(self, time: float) -> float:
-        return statistics.fmean(run.result.accuracy_at(time) for run in self.runs)
+    @property
+    def last_score(self) -> float:
+        return statistics.fmean(run.result.last_score for run in self.runs)
+
+    def score_at(self, time: float) -> float:
+        return statistics.fmean(run.result.score_at(time) for run in self.runs)
+
+    @property
+    def best_score(self) -> float:
+        return statistics.fmean(run.result.best_score for run in self.runs)
 
     @property
     def spread(self) -> float:
-        """The standard deviation of the final accuracy over the seeds; NaN for a single one."""
-        return statistics.stdev(self.accuracies) if len(self.runs) > 1 else math.nan
+        """The standard deviation of the final score over the seeds; NaN for a single one."""
+        return statistics.stdev(self.scores) if len(self.runs) > 1 else math.nan
 
     @property
     def discarded(self) -> float:
@@ -103,7 +114,7 @@ class Standing:
         sent = []
         for run in self.runs:
             curve = run.result.curve
-            reached = np.flatnonzero(curve["accuracy"] >= target)
+            reached = self.metric.reached(run.result.scores, target)
             sent.append(
                 float(curve["bytes_down"][reached[0]] + curve["bytes_up"][reached[0]]) / 1e6
                 if len(reached)
@@ -117,11 +128,9 @@ class Standing:
         return Reach(statistics.median(finite), sum(map(math.isfinite, finite)), len(finite))
 
     def curve(self, points: int = 400) -> tuple[Floats, Floats, Floats]:
-        """Virtual time, mean and standard deviation of the accuracy, as far as all seeds go."""
-        curves = [run.result.curve for run in self.runs]
-        times = np.linspace(0.0, min(curve["time"][-1] for curve in curves), points)
+        """Virtual time, mean and standard deviation of the score, as far as all seeds go."""
+        curves = [(run.result.curve["time"], run.result.scores) for run in self.runs]
+        times = np.linspace(0.0, min(time[-1] for time, _ in curves), points)
         # Between two evaluations the last one stands: nothing better is known.
-        held = np.stack(
-            [curve["accuracy"][np.searchsorted(curve["time"], times, side="right") - 1] for curve in curves]
-        )
+        held = np.stack([scores[np.searchsorted(time, times, side="right") - 1] for time, scores in curves])
         return times, held.mean(axis=0), held.std(axis=0, ddof=1 if len(curves) > 1 else 0)

@@ -1,4 +1,4 @@
-"""One run in a table, and its accuracy curve as a picture."""
+"""One run in a table, and its curve as a picture."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def table(result: Result) -> Table:
 
 
 def lines(result: Result) -> list[tuple[str, str]]:
-    run, lines = result.summary, []
+    run, lines, name = result.summary, [], result.metric.name
     if "model.safetensors" in {path.name for path in result.directory.iterdir()}:
         lines += [
-            (f"accuracy{_averaged(len(result.settled()))}", f"{result.accuracy:.4f}"),
-            ("last accuracy", f"{result.last_accuracy:.4f}"),
-            ("best accuracy", f"{run['best_accuracy']:.4f}"),
+            (f"{name}{_averaged(len(result.settled()))}", f"{result.score:.4f}"),
+            (f"last {name}", f"{result.last_score:.4f}"),
+            (f"best {name}{'' if result.metric.larger else ' (the least)'}", f"{result.best_score:.4f}"),
             *((f"virtual time to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
         ]
     return [
@@ -73,7 +73,7 @@ def draw_curve(result: Result, path: Path) -> Path:
 
 
 def curve(result: Result) -> Figure:
-    """Accuracy over virtual time."""
+    """The metric over virtual time."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -81,7 +81,7 @@ def curve(result: Result) -> Figure:
     matplotlib.rcParams["text.parse_math"] = False  # a name is a text, whatever is in it
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(result.curve["time"], result.curve["accuracy"], color="#2563eb", linewidth=1.6)
+    axes.plot(result.curve["time"], result.scores, color="#2563eb", linewidth=1.6)
     for target, seconds in run["time_to"].items():
         if seconds is not None:
             axes.plot([seconds], [float(target)], "o", color="#dc2626", markersize=4)
@@ -89,7 +89,9 @@ def curve(result: Result) -> Figure:
                 f"{target} at {seconds:,.0f} s", (seconds, float(target)), (6, -10), textcoords="offset points"
             )
     axes.set(
-        xlabel="virtual time (s)", ylabel="test accuracy", title=f"{run['method']} on {run['data']}, seed {run['seed']}"
+        xlabel="virtual time (s)",
+        ylabel=f"test {result.metric.name}",
+        title=f"{run['method']} on {run['data']}, seed {run['seed']}",
     )
     axes.grid(alpha=0.3)
     return figure

@@ -68,10 +68,10 @@ def main_table(league: League) -> Grid:
     rows = tuple(
         (
             standing.label,
-            plus_minus(standing.accuracy, standing.spread),
-            f"{standing.accuracy_at(league.common_time):.4f}",
-            f"{standing.last_accuracy:.4f}",
-            f"{standing.mean('best_accuracy'):.4f}",
+            plus_minus(standing.score, standing.spread),
+            f"{standing.score_at(league.common_time):.4f}",
+            f"{standing.last_score:.4f}",
+            f"{standing.best_score:.4f}",
             *(_time(league, standing, target) for target in targets),
             f"{standing.mean('mean_staleness'):.1f}",
             _discarded(standing),
@@ -85,7 +85,7 @@ def main_table(league: League) -> Grid:
     when = f"at {league.common_time:,.0f} s"
     header = (
         "method",
-        "accuracy",
+        league.metric.name,
         when,
         "last",
         "best",
@@ -98,8 +98,9 @@ def main_table(league: League) -> Grid:
     )
     seeds = max(len(standing.runs) for standing in league.standings)
     note = (
-        f"Means over {seeds} seed{'s' * (seeds > 1)}; accuracy: {settled(league.standings)}, ± standard deviation; "
-        f"{when}: the same at that virtual time, which all runs reached; last: the last evaluation alone. "
+        f"Means over {seeds} seed{'s' * (seeds > 1)}; {_judged(league)}: {settled(league.standings)}, "
+        f"± standard deviation; {when}: the same at that virtual time, which all runs reached; "
+        "last: the last evaluation alone. "
         f"Times: median virtual seconds, and in brackets how many times as long as {league.reference.label}."
     )
     if any(standing.mean("refused") for standing in league.standings):
@@ -107,8 +108,12 @@ def main_table(league: League) -> Grid:
     return Grid(league.title, header, rows, note)
 
 
+def _judged(league: League) -> str:
+    return league.metric.name if league.metric.larger else f"{league.metric.name} (less is better)"
+
+
 def settled(standings: Sequence[Standing]) -> str:
-    """How many evaluations the accuracy is the mean of."""
+    """How many evaluations the score is the mean of."""
     counts = {len(run.result.settled()) for standing in standings for run in standing.runs}
     low, high = min(counts), max(counts)
     if high == 1:
@@ -131,13 +136,21 @@ def communication_table(league: League) -> Grid:
             f"{standing.fresh_megabytes:,.1f}",
             f"{100 * standing.fresh_megabytes / max(standing.mean('bytes_down') / 1e6, 1e-9):.0f} %",
             f"{standing.mean('bytes_up') / 1e6:,.1f}",
-            f"{100 * standing.accuracy / max(standing.megabytes, 1e-9):.3g}",
+            *([f"{100 * standing.score / max(standing.megabytes, 1e-9):.3g}"] if league.metric.is_share else []),
             *(_finite(standing.megabytes_to(target), ",.1f") for target in targets),
         )
         for standing in league.standings
     )
     needed = (f"MB to {target:g}" for target in targets)
-    header = ("method", "MB down", "of it fresh", "share", "MB up", "% per MB", *needed)
+    header = (
+        "method",
+        "MB down",
+        "of it fresh",
+        "share",
+        "MB up",
+        *(["% per MB"] if league.metric.is_share else []),
+        *needed,
+    )
     note = (
         "Fresh: models that devices asked for in the middle of their training. MB to a target: both directions, median."
     )
@@ -165,20 +178,20 @@ def _finite(value: float, form: str, otherwise: str = "-") -> str:
 def write_csv(leagues: Sequence[League]) -> str:
     """Everything, one line for each method on each task, with full precision and empty where there is no number."""
     targets = sorted({target for league in leagues for target in league.targets})
-    means = ("best_accuracy", "virtual_seconds", "version", "uploads", "stale", "refused", "lost", "mean_staleness")
+    means = ("virtual_seconds", "version", "uploads", "stale", "refused", "lost", "mean_staleness")
     sent = ("bytes_down", "bytes_up", "wall_seconds")
     times = [f"{what}_{target:g}" for target in targets for what in ("time_to", "reached", "times_as_long", "mb_to")]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    finals = ("accuracy", "accuracy_sd", "common_time", "accuracy_at_common_time", "last_accuracy")
-    names = ["task", "method", "seeds", *finals, *means, *sent, "fresh_mb", "accuracy_per_mb"]
+    finals = ("metric", "score", "score_sd", "common_time", "score_at_common_time", "last_score", "best_score")
+    names = ["task", "method", "seeds", *finals, *means, *sent, "fresh_mb", "score_per_mb"]
     writer.writerow(names + times)
     for league in leagues:
         for one in league.standings:
-            row = [league.title, one.label, len(one.runs), one.accuracy, one.spread]
-            row += [league.common_time, one.accuracy_at(league.common_time), one.last_accuracy]
+            row = [league.title, one.label, len(one.runs), one.metric.name, one.score, one.spread]
+            row += [league.common_time, one.score_at(league.common_time), one.last_score, one.best_score]
             row += [one.mean(key) for key in (*means, *sent)]
-            row += [one.fresh_megabytes, one.accuracy / max(one.megabytes, 1e-9)]
+            row += [one.fresh_megabytes, one.score / max(one.megabytes, 1e-9)]
             for target in targets:
                 reach = one.reach(target)
                 row += [reach.median, reach.reached, league.times_as_long(one, target), one.megabytes_to(target)]

@@ -37,11 +37,11 @@ def _place(part: Part, league: League) -> Place | None:
     best: dict[bool, Standing] = {}
     for standing in league.standings:
         waits = _waits(standing)
-        if waits not in best or standing.accuracy_at(time) > best[waits].accuracy_at(time):
+        if waits not in best or standing.score_at(time) > best[waits].score_at(time):
             best[waits] = standing
     if len(best) < 2:
         return None
-    margin = 100 * (best[False].accuracy_at(time) - best[True].accuracy_at(time))
+    margin = 100 * (best[False].score_at(time) - best[True].score_at(time))
     return Place(*place_of(part), best[margin < 0].label, margin, time)
 
 

@@ -118,11 +118,11 @@ def titled(part: Part, league: League) -> str:
 def beside(study: Study, name: str, part: Part, league: League) -> Grid:
     """One part: ours beside the paper's. Times can be compared as multiples of FedASMU's only: the clocks differ."""
     target = target_of(study, league)
-    ours = {one.label: Printed(one.accuracy, one.reach(target).median) for one in league.standings}
+    ours = {one.label: Printed(one.score, one.reach(target).median) for one in league.standings}
     theirs = printed(name).get(part.recipe, {})
     rows = []
     for one in league.standings:
-        row = [one.label, plus_minus(one.accuracy, one.spread), *_times(one.label, ours)]
+        row = [one.label, plus_minus(one.score, one.spread), *_times(one.label, ours)]
         if theirs:
             row += (
                 [f"{theirs[one.label].accuracy:.4f}", *_times(one.label, theirs)] if one.label in theirs else [""] * 3
@@ -198,9 +198,9 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
     if claim.measure == "spread":
         if len(standings) < 2:
             return []
-        best, worst = (pick(league.standings, key=lambda one: one.accuracy) for pick in (max, min))
-        apart = [100 * (one - other) for one, other in _pairs(best, worst, lambda run: run.result.accuracy)]
-        return [Gain(100 * (best.accuracy - worst.accuracy), tuple(claim.high - value for value in apart))]
+        best, worst = (pick(league.standings, key=lambda one: one.score) for pick in (max, min))
+        apart = [100 * (one - other) for one, other in _pairs(best, worst, lambda run: run.result.score)]
+        return [Gain(100 * (best.score - worst.score), tuple(claim.high - value for value in apart))]
     baselines = set(standings) - {claim.better, OURS}
     worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label in baselines)]
     if claim.better not in standings:
@@ -213,8 +213,8 @@ def _gain(claim: Claim, better: Standing, worse: Standing, target: float) -> Gai
         whole = gain("time", better.reach(target).median, worse.reach(target).median)
         pairs = _pairs(better, worse, lambda run: _never(run.result.time_to(target)))
     else:
-        whole = gain("accuracy", better.accuracy, worse.accuracy)
-        pairs = _pairs(better, worse, lambda run: run.result.accuracy)
+        whole = gain("accuracy", better.score, worse.score)
+        pairs = _pairs(better, worse, lambda run: run.result.score)
     return Gain(whole, tuple(gain(claim.measure, *pair) for pair in pairs))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.imports import agree, named_code
+from fedasmu.measure import ACCURACY
 from fedasmu.recipe import override
 from fedasmu.report.league import find, leagues
 from fedasmu.report.standing import Standing
@@ -77,7 +78,11 @@ def tried(variants: Sequence[Variant], cells: Sequence[Cell]) -> list[Tried]:
         if standing is not None and len(standing.runs) == seeds:
             base = variant.base or variant.label
             found[base].append(Tried(base, variant.changes, standing))
-    return [one for group in found.values() for one in sorted(group, key=lambda one: -one.standing.accuracy)]
+    return [
+        one
+        for group in found.values()
+        for one in sorted(group, key=lambda one: -one.standing.metric.better(one.standing.score))
+    ]
 
 
 def best(results: Sequence[Tried]) -> dict[str, list[str]]:
@@ -92,9 +97,11 @@ def table(results: Sequence[Tried]) -> Grid:
     for one in results:
         first = one.method not in seen
         seen.add(one.method)
-        accuracy = plus_minus(one.standing.accuracy, one.standing.spread)
-        rows.append((one.method if first else "", " ".join(one.changes) or "as it is", accuracy, "best" * first))
-    return Grid("Accuracy on held-out training data", ("method", "settings", "accuracy", ""), tuple(rows))
+        score = plus_minus(one.standing.score, one.standing.spread)
+        rows.append((one.method if first else "", " ".join(one.changes) or "as it is", score, "best" * first))
+    name = results[0].standing.metric.name if results else ACCURACY
+    title = f"{name[0].upper()}{name[1:]} on held-out training data"
+    return Grid(title, ("method", "settings", name, ""), tuple(rows))
 
 
 def write(results: Sequence[Tried], recipe: str, out: Path) -> Path:
@@ -102,7 +109,7 @@ def write(results: Sequence[Tried], recipe: str, out: Path) -> Path:
         {
             "method": one.method,
             "settings": list(one.changes),
-            "accuracy": one.standing.accuracy,
+            one.standing.metric.name: one.standing.score,
             "seeds": [run.seed for run in one.standing.runs],
             "runs": [str(run.result.directory) for run in one.standing.runs],
         }

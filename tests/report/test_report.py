@@ -44,7 +44,7 @@ def league(runs: Path) -> League:
 def test_a_standing_is_worked_out_over_the_seeds(runs: Path) -> None:
     first, other = league(runs).standings
     assert (first.label, other.label) == ("fedasmu", "fedavg")
-    assert first.accuracy == first.last_accuracy == pytest.approx((0.8 + 0.9) / 2)  # a quarter of 2 evaluations: one
+    assert first.accuracy == first.last_score == pytest.approx((0.8 + 0.9) / 2)  # a quarter of 2 evaluations: one
     assert first.spread == pytest.approx(0.1 / math.sqrt(2))
     assert first.reach(0.5).median == 120.0
     assert (other.reach(0.5).median, other.reach(0.5).reached, other.reach(0.5).seeds) == (math.inf, 1, 2)
@@ -78,9 +78,9 @@ def test_the_final_accuracy_is_of_trained_models_and_of_few(tmp_path: Path) -> N
     rising = [(time, 0.1 + 0.01 * time) for time in range(9)]
     short = made_run(tmp_path / "short", curve=rising)
     assert short.accuracy == pytest.approx((0.17 + 0.18) / 2)  # a quarter of eight
-    assert short.last_accuracy == pytest.approx(0.18)
-    assert short.accuracy_at(1) == pytest.approx(0.11)
-    assert short.accuracy_at(0) == pytest.approx(0.1)
+    assert short.last_score == pytest.approx(0.18)
+    assert short.score_at(1) == pytest.approx(0.11)
+    assert short.score_at(0) == pytest.approx(0.1)
     long = made_run(tmp_path / "long", seed=1, curve=[(time, time / 1000) for time in range(201)])
     assert long.accuracy == pytest.approx(sum(range(181, 201)) / 20 / 1000)
     (found,) = leagues([short])
@@ -91,7 +91,7 @@ def test_the_final_accuracy_is_of_trained_models_and_of_few(tmp_path: Path) -> N
 
 def test_an_older_run_counts_by_the_same_definition(tmp_path: Path) -> None:
     old = made_run(tmp_path / "old", accuracy=0.3)  # as its summary has it
-    assert leagues([old])[0].standings[0].accuracy == pytest.approx(0.8)
+    assert leagues([old])[0].standings[0].score == pytest.approx(0.8)
 
 
 def test_methods_keep_the_order_in_which_they_were_given(runs: Path) -> None:

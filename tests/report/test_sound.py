@@ -154,7 +154,7 @@ def test_a_result_names_its_broken_file(finished: Path) -> None:
         (lambda: list(result.events), "events.jsonl, line 1"),
         (lambda: result.state_dict, "model.safetensors"),
         (lambda: result.accuracy, "metrics.csv"),
-        (lambda: result.best_accuracy, "metrics.csv"),
+        (lambda: result.best_score, "metrics.csv"),
         (lambda: result.time_to(0.5), "metrics.csv"),
     ):
         with pytest.raises(UserError, match=name):

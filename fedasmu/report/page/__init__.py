@@ -59,6 +59,7 @@ def _league(league: League, places: dict[str, int]) -> dict[str, Any]:
         "looks": [places[standing.label] for standing in league.standings],
         "ranks": [ranked(league).index(standing) + 1 for standing in league.standings],
         "targets": league.targets,
+        "metric": {"name": league.metric.name, "larger": league.metric.larger, "share": league.metric.is_share},
         "lesson": lesson(league),
         "few": [league.standings.index(standing) for standing in few(league)],
         "table": {"header": table.header, "rows": table.rows, "note": table.note, "best": _best(league, table.header)},

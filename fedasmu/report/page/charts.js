@@ -114,8 +114,8 @@ function curveChart(place, league, chosen, smooth) {
     ctx.restore();
   };
   const u = plot(place, {
-    series, bands, scales: { x: { time: false }, y: { range: (_, low, high) => [Math.max(0, low - 0.02), Math.min(1, high + 0.03)] } },
-    axes: [axis(curve.label, 30), axis("test accuracy", 46)],
+    series, bands, scales: { x: { time: false }, y: league.metric.share ? { range: (_, low, high) => [Math.max(0, low - 0.02), Math.min(1, high + 0.03)] } : {} },
+    axes: [axis(curve.label, 30), axis(`test ${league.metric.name}`, 46)],
     plugins: [hover([curve.label], entries)], hooks: { drawAxes: [targets] },
   }, data);
   // One slow method would press all others into a corner.

@@ -25,7 +25,7 @@ AXES: dict[str, tuple[str, Callable[[dict[str, Floats]], Floats]]] = {
 
 
 def curves(league: League) -> list[dict[str, Any]]:
-    """Accuracy over virtual time, uploads and bytes: every method's mean over its seeds, its lowest and its highest."""
+    """The metric over virtual time, uploads and bytes: each method's mean over its seeds, lowest and highest."""
     return [{"label": label, **_curves(league, along)} for label, along in AXES.values()]
 
 
@@ -35,7 +35,7 @@ def _curves(league: League, along: Callable[[dict[str, Floats]], Floats]) -> dic
     x = np.unique(np.concatenate([np.linspace(0.0, end, POINTS) for end in ends]))
     series = []
     for standing, end in zip(league.standings, ends, strict=True):
-        each = [np.interp(x, along(run.result.curve), run.result.curve["accuracy"]) for run in standing.runs]
+        each = [np.interp(x, along(run.result.curve), run.result.scores) for run in standing.runs]
         known = np.where(x <= end, np.stack(each), np.nan)
         series.append([numbers(known.mean(0)), numbers(known.min(0)), numbers(known.max(0))])
     return {"x": numbers(x, 7), "series": series, "common": float(min(ends))}

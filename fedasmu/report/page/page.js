@@ -52,7 +52,8 @@ function amount(text) { // "1,019 (1.20x)" -> 1019; "not reached" -> NaN
   return parseFloat(text.replaceAll(",", ""));
 }
 
-const bestIsHighest = name => /^(accuracy|last|at |best)/.test(name);
+const isScore = name => name === league.metric.name || /^(last|at |best)/.test(name);
+const bestIsHighest = name => isScore(name) && league.metric.larger;
 
 function sortTable(column, header) { // the first click puts the best on top
   const sorted = header.getAttribute("aria-sort");
@@ -81,7 +82,7 @@ function showLeague() {
     mark.style.setProperty("--method", `var(--${colours.method(method)})`);
     row.dataset.method = method;
     const bold = new Set(league.table.best[method]);
-    const rank = element("small", { title: "rank by accuracy" }, String(league.ranks[method]));
+    const rank = element("small", { title: `rank by ${league.metric.name}` }, String(league.ranks[method]));
     row.append(element("th", { scope: "row" }, rank, mark, name),
       ...values.map((value, at) => element("td", {}, bold.has(at + 1) ? element("b", {}, value) : value)));
     return row;

@@ -118,7 +118,10 @@ class Fold {
 
   row(line) {
     const cells = line.split(",");
-    if (!this.header) { this.header = cells; return; }
+    if (!this.header) { // the fourth column is headed by the run's metric
+      [this.metric, this.header] = [cells[3], cells.map((name, at) => at === 3 ? "accuracy" : name)];
+      return;
+    }
     const row = Object.fromEntries(this.header.map((name, at) => [name, cells[at] === "" || cells[at] === undefined ? null : Number(cells[at])]));
     this.metrics.set(`${row.time} ${row.uploads}`, row);
     this.latest = row;

@@ -34,7 +34,7 @@ function showNumbers(run) {
   $("progress").value = budget ? Math.min(1, counts.uploads / budget) : 0;
   const numbers = {
     uploads: budget ? `${counts.uploads.toLocaleString("en")} of ${budget.toLocaleString("en")}` : counts.uploads,
-    [latest?.reports ? "accuracy, by devices" : "accuracy"]: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
+    [latest?.reports ? "accuracy, by devices" : fold.metric ?? "accuracy"]: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
     "virtual time": `${short(fold.now)} s`, version: short(counts.versions), "in flight": fold.open.size,
     "fresh models merged": short(counts.merged), "stale / refused / lost": `${counts.stale} / ${counts.refused} / ${counts.lost}`,
   };
