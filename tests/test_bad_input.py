@@ -95,7 +95,7 @@ SETTINGS = {
     "text for a share": ("pacing.max_in_flight=abc", ['pacing.max_in_flight = "abc"', "valid number"]),
     "unknown pacing": ("pacing.preset=[1]", ["pacing.preset = [1]", "'text' or 'table'"]),
     "no period": ("pacing.period=0", ["pacing.period = 0", "greater than 0"]),
-    "target above 1": ("evaluate.targets=[2.0]", ["evaluate.targets.0 = 2.0", "less than or equal to 1"]),
+    "target above 1": ("evaluate.targets=[2.0]", ["evaluate.targets: [2.0]: an accuracy", "less than or equal to 1"]),
     "no uploads": ("stop.uploads=0", ["stop.uploads = 0"]),
     "name with a slash": ("name=../x", ['name = "../x"']),
     "unknown method": (

@@ -229,6 +229,13 @@ def test_a_model_of_ours_predicts_numbers(tmp_path: Path) -> None:
         FederatedData.of(pair, pair, [range(30)], classes=2)
 
 
+def test_one_class_is_no_classifier(tmp_path: Path) -> None:
+    pair = torch.zeros(4, 20), torch.zeros(4, dtype=torch.int64)
+    data = FederatedData.of(pair, pair, [range(4)])
+    with pytest.raises(UserError, match="the data have a single class"):
+        Experiment(settings(), model=softmax, data=data).run(tmp_path / "run")
+
+
 def test_over_a_network_devices_minimise_the_cross_entropy() -> None:
     from fedasmu.network.serving import check_recipe
 

@@ -132,7 +132,8 @@ def test_data_in_other_forms(kind: str) -> None:
     [
         (5, "train: must be .inputs, targets."),
         ((torch.zeros(3), torch.zeros(3), torch.zeros(3)), "two tensors or numpy arrays"),
-        ((torch.zeros(3, 2), torch.zeros(3)), "targets must be classes, one whole number each, not torch.float32"),
+        ((torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64)), "targets must be classes, one whole number each"),
+        ((torch.zeros(3, 2), torch.tensor([0, 1, float("nan")])), "the targets are not all finite"),
         ((["a", "b"], torch.zeros(2)), "two tensors or numpy arrays"),
     ],
 )

@@ -24,6 +24,7 @@ FINITE = ("time", "version", "uploads", "bytes_down", "bytes_up")  # columns of 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
+SCORE: TypeAdapter[float] = TypeAdapter(Number, config=ConfigDict(strict=True))
 Note = Number | Literal["nan", "inf", "-inf"] | None  # JSON has no word for these
 
 
@@ -112,6 +113,8 @@ def check(result: Result) -> None:
             raise UserError(f"{place / name}: missing")
     with _reading(place / "summary.json"):
         Summary.model_validate(result.summary)
+        for name in (result.metric.name, f"best_{result.metric.name}"):
+            SCORE.validate_python(result.summary[name])
     with _reading(place / "config.toml"):
         _check_config(flat(result.config))
     with _reading(place / "metrics.csv"):

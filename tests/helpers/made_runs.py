@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedasmu import recipe as recipes
-from fedasmu.events import COLUMNS
+from fedasmu.events import columns
 from fedasmu.result import Result
 
 PARAMETERS = 250_000  # a megabyte
@@ -31,12 +31,12 @@ def made_run(
     table = {"model": "lenet5", "seed": seed, "evaluate": {"targets": [0.5, 0.7]}}
     whole = recipes.override({**table, "algorithm": {"name": method}}, overrides)
     (directory / "config.toml").write_text(recipes.parse(whole).toml())
-    lines = [",".join(COLUMNS)]
+    lines = [",".join(columns("accuracy"))]
     for count, (time, accuracy) in enumerate(curve):
         row = {"time": time, "version": count, "uploads": count, "accuracy": accuracy, "loss": 1.0, "train_loss": 1.0}
         row |= {"staleness": 2.0, "stale": 0, "refused": 0, "lost": 0, "bytes_down": count * 10**6}
         row |= {"bytes_up": count * 10**6}
-        lines.append(",".join(str(row[column]) for column in COLUMNS))
+        lines.append(",".join(str(row[column]) for column in columns("accuracy")))
     (directory / "metrics.csv").write_text("\n".join(lines) + "\n")
     events = [{"time": 1.0, "event": "fetch", "task": 0, "device": 0, "fresh": 3}] * fresh
     (directory / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -293,9 +293,9 @@ def test_mistakes(name: str, options: dict[str, Any], message: str) -> None:
         build(name, shape=TEXT if name == "textcnn" else CIFAR, classes=10, seed=0, **options)
 
 
-def test_one_class_is_no_classifier() -> None:
-    with pytest.raises(ValueError, match="at least 2 classes, got 1"):
-        build("softmax", shape=(3,), classes=1, seed=0)
+def test_a_network_without_outputs_is_none() -> None:
+    with pytest.raises(ValueError, match="at least 1 output, got classes = 0"):
+        build("softmax", shape=(3,), classes=0, seed=0)
 
 
 def test_architecture_by_name() -> None:

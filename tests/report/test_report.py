@@ -44,7 +44,7 @@ def league(runs: Path) -> League:
 def test_a_standing_is_worked_out_over_the_seeds(runs: Path) -> None:
     first, other = league(runs).standings
     assert (first.label, other.label) == ("fedasmu", "fedavg")
-    assert first.accuracy == first.last_score == pytest.approx((0.8 + 0.9) / 2)  # a quarter of 2 evaluations: one
+    assert first.score == first.last_score == pytest.approx((0.8 + 0.9) / 2)  # a quarter of 2 evaluations: one
     assert first.spread == pytest.approx(0.1 / math.sqrt(2))
     assert first.reach(0.5).median == 120.0
     assert (other.reach(0.5).median, other.reach(0.5).reached, other.reach(0.5).seeds) == (math.inf, 1, 2)
@@ -85,7 +85,7 @@ def test_the_final_accuracy_is_of_trained_models_and_of_few(tmp_path: Path) -> N
     assert long.accuracy == pytest.approx(sum(range(181, 201)) / 20 / 1000)
     (found,) = leagues([short])
     assert "accuracy: the mean of the last 2 evaluations" in tables.main_table(found).note
-    assert "% Acc: the mean of the last 2 evaluations" in latex.table([found])
+    assert "% Acc, in percent: the mean of the last 2 evaluations" in latex.table([found])
     assert tables.settled(leagues([short, long])[0].standings) == "the mean of the last 2 to 20 evaluations"
 
 

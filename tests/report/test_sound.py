@@ -153,8 +153,8 @@ def test_a_result_names_its_broken_file(finished: Path) -> None:
         (lambda: result.summary, "summary.json"),
         (lambda: list(result.events), "events.jsonl, line 1"),
         (lambda: result.state_dict, "model.safetensors"),
-        (lambda: result.accuracy, "metrics.csv"),
-        (lambda: result.best_score, "metrics.csv"),
+        (lambda: result.accuracy, "config.toml"),
+        (lambda: result.best_score, "config.toml"),
         (lambda: result.time_to(0.5), "metrics.csv"),
     ):
         with pytest.raises(UserError, match=name):

@@ -118,8 +118,9 @@ class Fold {
 
   row(line) {
     const cells = line.split(",");
-    if (!this.header) { // the fourth column is headed by the run's metric
-      [this.metric, this.header] = [cells[3], cells.map((name, at) => at === 3 ? "accuracy" : name)];
+    if (!this.header) { // the column after the uploads is headed by the run's metric
+      const metric = cells.indexOf("uploads") + 1;
+      [this.metric, this.header] = [cells[metric], cells.map((name, at) => at === metric ? "accuracy" : name)];
       return;
     }
     const row = Object.fromEntries(this.header.map((name, at) => [name, cells[at] === "" || cells[at] === undefined ? null : Number(cells[at])]));
