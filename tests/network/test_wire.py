@@ -256,7 +256,7 @@ def test_what_a_device_measured_comes_out_as_it_went_in(loss: float, right: int)
     report = Report(torch.ones(SIZE), 5, 1.0, {}, Evaluated(loss, right / 9, 9))
     found = wire.read_report(wire.report_frame(report, {}), SIZE, {}, 5, 9).measured
     assert found is not None
-    assert (found.accuracy, found.examples) == (right / 9, 9)
+    assert (found.score, found.examples) == (right / 9, 9)
     assert found.loss == loss or (math.isnan(loss) and math.isnan(found.loss))
 
 

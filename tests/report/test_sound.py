@@ -155,7 +155,8 @@ def test_a_result_names_its_broken_file(finished: Path) -> None:
         (lambda: result.state_dict, "model.safetensors"),
         (lambda: result.accuracy, "config.toml"),
         (lambda: result.best_score, "config.toml"),
-        (lambda: result.time_to(0.5), "metrics.csv"),
+        (lambda: result.time_to(0.5), "config.toml"),
+        (lambda: result.curve, "metrics.csv"),
     ):
         with pytest.raises(UserError, match=name):
             read()
