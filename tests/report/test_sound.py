@@ -156,10 +156,12 @@ def test_a_result_names_its_broken_file(finished: Path) -> None:
         (lambda: result.accuracy, "config.toml"),
         (lambda: result.best_score, "config.toml"),
         (lambda: result.time_to(0.5), "config.toml"),
-        (lambda: result.curve, "metrics.csv"),
     ):
         with pytest.raises(UserError, match=name):
             read()
+    (finished / "config.toml").write_text("")
+    with pytest.raises(UserError, match=r"metrics\.csv: no evaluation"):
+        _ = Result(finished).score
 
 
 def command(*arguments: str) -> int | str | None:
