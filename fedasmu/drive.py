@@ -18,6 +18,7 @@ from fedasmu.conclusion import conclude, early, on
 from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.extension import check_settings
+from fedasmu.memory import keep_freed_memory
 from fedasmu.pools import Workers
 from fedasmu.record import SHELVES
 from fedasmu.result import Result
@@ -72,6 +73,7 @@ class Drive:
 
     def run(self, resume: bool, extendable: bool) -> None:
         """Raises `Interrupted` when the user asks to stop; what there is then is saved."""
+        keep_freed_memory()  # an upload frees and needs whole models
         whole = partial(check_shelves, directory=self.directory / SHELVES)
         state = checkpoint.load(self.directory / "checkpoint", self.say, whole) if resume else None
         under_way = False  # a half restored run is not worth saving: the checkpoint that it came from is still there

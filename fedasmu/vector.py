@@ -15,6 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+BLOCK = 1 << 17  # numbers: four such blocks and what is made of them fit into the second-level cache
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -93,6 +95,16 @@ class Layout:
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """Copies of the named tensors in `vector`: a state dict without integer buffers."""
         return {entry.name: entry.view(vector).clone() for entry in (*self.parameters, *self.buffers)}
+
+
+def blocks(first: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same stretches of several vectors, as far as the first one goes: each small enough for a core's cache."""
+    size = first.numel()
+    vectors = (first, *(other if other.numel() == size else other[:size] for other in others))
+    if size <= BLOCK:
+        yield vectors
+    else:
+        yield from zip(*(vector.split(BLOCK) for vector in vectors), strict=True)  # type: ignore[no-untyped-call]
 
 
 def _entries(named: Iterable[tuple[str, Tensor]], offset: int) -> Iterator[Entry]:

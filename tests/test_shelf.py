@@ -96,6 +96,29 @@ def test_every_kept_checkpoint_can_be_restored(
     assert len(list(directory.iterdir())) <= 4 * (KEPT + 2)  # and what nobody needs is swept away
 
 
+def test_a_checkpoint_that_asks_twice_keeps_no_less(tmp_path: Path) -> None:
+    """A method may ask for the shelf's state, and the desk does: both belong to one checkpoint."""
+    shelf, states = Shelf(tmp_path), []
+    for number in range(KEPT + 1):
+        shelf.put("a", large(number))
+        states.append(shelf.state())
+        assert shelf.state() == states[-1]
+    for number, state in enumerate(states):
+        restored = Shelf(tmp_path)
+        restored.restore(state)
+        assert torch.equal(restored.get("a"), large(number))  # type: ignore[arg-type]
+
+
+def test_only_what_a_checkpoint_refers_to_has_its_digest(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.put("a", large(1))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".new"]
+    (name,) = shelf.state()["files"].values()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(name.rpartition(".")[2]) == 32
+    assert torch.equal(shelf.get("a"), large(1))  # type: ignore[arg-type]
+
+
 def memories(tmp_path: Path) -> Memories:
     return Memories(Shelf(tmp_path))
 

@@ -19,7 +19,7 @@ from fedasmu.protocol import Fetch, Model, Probe, Probed, Report, Task, Train, T
 from fedasmu.roster import Member, Roster, Seconds
 from fedasmu.session import Step, Work
 from fedasmu.shelf import Shelf
-from fedasmu.vector import Entry, Layout
+from fedasmu.vector import BLOCK, Entry, Layout
 from helpers.blobs import Run, blobs, outputs
 
 AUTHORS = ServerControls(lam=1.0, sigma=0.5, iota=0.1)
@@ -179,6 +179,19 @@ def test_a_control_step_descends_the_loss_through_the_previous_upload(
     before, after = method.server_controls, aggregator.controls[1]
     name = {"lambda": "lam"}.get(parameter, parameter)
     assert getattr(after, name) - getattr(before, name) == pytest.approx(-rate * numeric, rel=2e-3)
+
+
+@pytest.mark.parametrize("correction", [True, False])
+def test_the_projection_is_the_product_of_whole_vectors_block_by_block(correction: bool) -> None:
+    """Of a vector that has three blocks, and a tail that is not trainable."""
+    random, trainable = torch.Generator().manual_seed(3), 2 * BLOCK + 17
+    base, fresh, reached = (torch.randn(trainable + 5, generator=random) for _ in range(3))
+    previous = torch.randn(trainable, generator=random).half()
+    report = Report(reached, 10, note={"beta": 0.3, "merged_after": 1})
+    sent = Upload(0, 0, Model(0, base), Model(2, fresh), 3, report, lr=0.1)
+    moved = reached - base - 0.3 * correction * (fresh - base)
+    expected = -(moved[:trainable].double() @ previous.double()) / 0.7
+    assert formulas.projection(sent, previous, 0.7, correction) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_the_gradient_estimate_has_the_gradients_sign_and_size() -> None:

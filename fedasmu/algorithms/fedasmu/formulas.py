@@ -12,9 +12,11 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from fedasmu.protocol import Upload
+from fedasmu.vector import blocks
 
 
 def squash(mu: float, x: float) -> float:
@@ -85,16 +87,36 @@ def interpolated_version(origin: int, fresh: int, merged_after: int, steps: int)
 
 def own_displacement(upload: Upload, correction: bool = True) -> Tensor:
     """d = w^i - w_o - beta (w_g - w_o), what the device's own SGD added; the merge is subtracted."""
-    moved = upload.report.vector - upload.base.vector
-    beta = float(upload.report.note.get("beta") or 0.0)
+    beta, models = _merged(upload, correction)
+    return _displacement(beta, *models)
+
+
+def _displacement(beta: float, reached: Tensor, base: Tensor, fresh: Tensor | None = None) -> Tensor:
+    moved = reached - base
+    return moved if fresh is None else moved.sub_(fresh - base, alpha=beta)
+
+
+def _merged(upload: Upload, correction: bool) -> tuple[float, list[Tensor]]:
+    """The weight of the merge that is to be subtracted, and the models that this needs: with it, or without."""
+    beta, models = float(upload.report.note.get("beta") or 0.0), [upload.report.vector, upload.base.vector]
     if correction and upload.fresh is not None and beta:
-        moved.sub_(upload.fresh.vector - upload.base.vector, alpha=beta)
-    return moved
+        models.append(upload.fresh.vector)
+    return beta, models
 
 
 def gradient_estimate(moved: Tensor, path: float, printed: bool = False) -> Tensor:
     """The gradient in (3), at the model that was sent: -d / (sum of step sizes). The paper prints no minus."""
     return moved * ((1.0 if printed else -1.0) / path)
+
+
+def projection(upload: Upload, previous: Tensor, path: float, correction: bool = True, printed: bool = False) -> float:
+    """The gradient in (3), times the device's previous direction; block by block, so that no other vector is made."""
+    beta, models = _merged(upload, correction)
+    total = 0.0
+    for before, *cut in blocks(previous, *models):
+        gradient = gradient_estimate(_displacement(beta, *cut), path, printed)
+        total += float(torch.dot(gradient, before.to(torch.float32)))
+    return total
 
 
 def effective_staleness(upload: Upload, steps: int) -> float:

@@ -17,6 +17,7 @@ from fedasmu.algorithms.fedasmu.notes import gradient_fits, merge_fits
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.steps import stepped
 from fedasmu.protocol import Model, Upload
+from fedasmu.vector import blocks
 
 if TYPE_CHECKING:
     from fedasmu.algorithms.fedasmu.settings import FedASMU
@@ -54,7 +55,7 @@ class StalenessAware(Aggregator):
         self._teach(upload)
         if self.settings.server_weights == "polynomial":
             weight = self.settings.polynomial_alpha * polynomial(upload.staleness - 1, self.settings.polynomial_a)
-            return Aggregate(self._mixed(current, upload, self._direction(current, upload), weight), [weight])
+            return Aggregate(self._mixed(current, upload, weight)[0], [weight])
         return self._weighed(current, upload)
 
     def discarded(self, upload: Upload) -> None:
@@ -67,13 +68,13 @@ class StalenessAware(Aggregator):
         staleness = self._staleness(upload)
         xi = formulas.xi(controls, rounds, staleness)
         alpha = settings.bounded_alpha(formulas.squash(settings.mu_alpha, xi))
-        direction = self._direction(current, upload)
-        self.shelf.put(device, direction[: self.federation.trainable].to(settings.record_dtype))
+        vector, direction = self._mixed(current, upload, alpha)
+        self.shelf.put(device, direction)
         if settings.dilutes:
             self.log_dilution.append(self.log_dilution[-1] + math.log1p(-min(alpha, 1 - 1e-9)))
         self.records[device] = [rounds, staleness, xi, self.log_dilution[-1]]
         details = {"lambda": controls.lam, "sigma": controls.sigma, "iota": controls.iota, "xi": xi}
-        return Aggregate(self._mixed(current, upload, direction, alpha), [alpha], details)
+        return Aggregate(vector, [alpha], details)
 
     def _adjusted(self, upload: Upload) -> ServerControls:
         """(3): one step of gradient descent on the controls, through the device's previous upload."""
@@ -83,7 +84,7 @@ class StalenessAware(Aggregator):
         if previous is None:
             return controls
         rounds, staleness, xi, diluted = self.records[device]
-        projection = float(torch.dot(self._gradient(upload), previous.to(torch.float32)))
+        projection = self._projection(upload, previous)
         if settings.dilutes:
             projection *= math.exp(self.log_dilution[upload.base.version] - diluted)
         outer = formulas.squash_slope(settings.mu_alpha, xi) * projection
@@ -94,31 +95,35 @@ class StalenessAware(Aggregator):
             settings.guard(settings.iota0, 1.0).moved(controls.iota, settings.lr_iota, outer * inner[2]),
         )
 
-    def _gradient(self, upload: Upload) -> Tensor:
+    def _projection(self, upload: Upload, previous: Tensor) -> float:
+        """Of the gradient on where the device's previous upload moved the model."""
         settings = self.settings
         if settings.server_gradient == "uploaded":
-            sent: Tensor = upload.report.note["gradient"]
-            return sent
-        moved = formulas.own_displacement(upload, settings.merge_correction)[: self.federation.trainable]
+            pairs = blocks(previous, upload.report.note["gradient"])
+            return sum(float(torch.dot(sent, before.to(torch.float32))) for before, sent in pairs)
         path = upload.lr * self.federation.workload(upload.device).steps
-        return formulas.gradient_estimate(moved, path, settings.gradient_sign == "printed")
+        printed = settings.gradient_sign == "printed"
+        return formulas.projection(upload, previous, path, settings.merge_correction, printed)
 
     def _staleness(self, upload: Upload) -> float:
         if self.settings.effective_version == "original":
             return upload.staleness
         return formulas.effective_staleness(upload, self.federation.workload(upload.device).steps)
 
-    def _direction(self, current: Model, upload: Upload) -> Tensor:
-        """d w_{t+1} / d alpha"""
+    def _mixed(self, current: Model, upload: Upload, weight: float) -> tuple[Tensor, Tensor]:
+        """(1): (1 - alpha) w_t + alpha w^i; with update = "displacement" w_t + alpha d. And d w_{t+1} / d alpha of the
+        trainable part, as it is recorded.
+        """
+        trainable, dtype = self.federation.trainable, self.settings.record_dtype
         if self.settings.update == "displacement":
-            return formulas.own_displacement(upload)
-        return upload.report.vector - current.vector
-
-    def _mixed(self, current: Model, upload: Upload, direction: Tensor, weight: float) -> Tensor:
-        """(1): (1 - alpha) w_t + alpha w^i; with update = "displacement" w_t + alpha d"""
-        if self.settings.update == "displacement":
-            return stepped(current, direction, [upload], [weight], self.federation.trainable, weight)
-        return torch.lerp(current.vector, upload.report.vector, weight)
+            direction = formulas.own_displacement(upload)
+            vector = stepped(current, direction, [upload], [weight], trainable, weight)
+            return vector, direction[:trainable].to(dtype)
+        mixed, record = torch.empty_like(current.vector), torch.empty_like(current.vector, dtype=dtype)
+        for vector, before, sent, moved in blocks(mixed, current.vector, upload.report.vector, record):
+            torch.lerp(before, sent, weight, out=vector)
+            moved.copy_(sent - before)
+        return mixed, record[:trainable]
 
     def _teach(self, upload: Upload) -> None:
         """The first reward of a device trains the meta model; from then on the device's own table decides."""
