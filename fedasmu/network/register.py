@@ -16,6 +16,7 @@ from pathlib import Path
 from fedasmu.network.keys import Invite
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+PATIENCE = 10.0  # seconds that one process waits for the other
 TABLES = """
 CREATE TABLE IF NOT EXISTS seats (
   seat INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, key BLOB UNIQUE NOT NULL,
@@ -58,14 +59,26 @@ class Open:
 class Register:
     def __init__(self, path: Path, seats: int) -> None:
         self.seats = seats
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
         path.chmod(0o600)
-        self._database.execute("PRAGMA journal_mode = WAL")
+        self._share()
         self._database.execute("PRAGMA synchronous = FULL")
         self._database.executescript(TABLES)
 
     def close(self) -> None:
         self._database.close()
+
+    def _share(self) -> None:
+        """Readers and a writer at once. Two processes that ask for it at the same moment get in each other's way."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError:  # "database is locked", at once: SQLite does not wait here
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
 
     @property
     def changes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -132,3 +133,14 @@ def test_an_invite_for_one_is_used_once_however_many_come_at_once(tmp_path: Path
     assert sorted(outcomes) == ["in"] + ["invite-used"] * 7
     assert abs(first.all()[0].enrolled - time.time()) < 3600
     first.close()
+
+
+def test_a_new_register_waits_for_another_process_that_is_about_to_write(tmp_path: Path) -> None:
+    """As when `fedasmu keys` looks at a run that begins."""
+    other = sqlite3.connect(tmp_path / "register.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    leaving = threading.Timer(0.2, lambda: other.execute("ROLLBACK"))
+    leaving.start()
+    Register(tmp_path / "register.db", 3).close()
+    leaving.join()
+    other.close()
