@@ -40,6 +40,25 @@ def test_mutated_frames_crash_nothing() -> None:
     assert figures["crashes"] == 0
 
 
+def test_half_of_the_devices_are_killed_and_nobody_waits_for_them() -> None:
+    figures = benchmark("faults", "half", "--devices", "4", "--lease", "4", "--model", "softmax")
+    assert figures["still_held"] == 0
+    assert (figures["missing"], figures["double"], figures["model_is_replay"]) == (0, 0, True)
+
+
+def test_nothing_hostile_gets_in_over_the_socket() -> None:
+    figures = benchmark("attack", "all", "--count", "150", "--devices", "2", "--model", "softmax")
+    assert (figures["accepted"], figures["files_outside"], figures["pickle_events"]) == (0, [], 0)
+    assert figures["honest_uploads_go_on"]
+    assert (figures["missing"], figures["double"], figures["model_is_replay"]) == (0, 0, True)
+
+
+def test_a_bad_network_loses_and_doubles_nothing() -> None:
+    figures = benchmark("faults", "proxy", "--devices", "4", "--uploads", "20", "--model", "softmax")
+    assert figures["dropped"]
+    assert (figures["missing"], figures["double"], figures["model_is_replay"]) == (0, 0, True)
+
+
 def test_a_device_that_dies_at_any_step_of_a_delivery_comes_back_to_the_same_task(tmp_path: Path) -> None:
     """Its process ends before it sends, after the server's answer, and after it has kept its memory."""
     federation = Federation(

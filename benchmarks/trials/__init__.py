@@ -1,0 +1,1 @@
+"""What `benchmarks/network.py` tries on a real server process: crashes, load, attacks, faults, wrong clocks."""

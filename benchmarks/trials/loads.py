@@ -1,0 +1,76 @@
+"""How much the server carries, what that costs, and whether it stays the same for an hour."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from trials.devices import Habits, fleet_of
+from trials.server import ServerProcess
+
+WARM = 0.2  # of a run: the allocator and the caches fill up
+
+
+def load(args: Namespace, scratch: Path) -> dict[str, Any]:
+    """Whole cycles (task and model, fresh model, upload) as fast as they go."""
+    settings = ["network.keep=needed", "checkpoint_seconds=30"]
+    server = ServerProcess(scratch / "run", args.devices, settings, args.model)
+    server.start()
+    with fleet_of(server, args.devices) as fleet:
+        fleet.wait_for(args.devices, 600.0)  # everybody is there
+        began, first, used = time.monotonic(), fleet.uploads, server.seconds()
+        fleet.wait_for(int(args.uploads * WARM), args.limit)
+        warm, early = fleet.uploads, server.memory()
+        fleet.wait_for(args.uploads - (warm - first), args.limit)
+        seconds, done = time.monotonic() - began, fleet.uploads - first
+        after, used = server.memory(), server.seconds() - used
+        waits = fleet.waits
+        code, _ = server.stop()
+    return {
+        "devices": args.devices,
+        "uploads": done,
+        "cycles_per_second": round(done / seconds, 1),
+        "server_ms_per_cycle": round(used / done * 1000, 2),
+        "upload_p50": round(waits[len(waits) // 2], 3),
+        "upload_p99": round(waits[int(len(waits) * 0.99)], 3),
+        "memory_mb": round(after),
+        "growth_mb_per_10000": round((after - early) / max(done - (warm - first), 1) * 10_000, 2),
+        "exit": code,
+        **fleet.counts(),
+    }
+
+
+def soak(args: Namespace, scratch: Path) -> dict[str, Any]:
+    """A steady trickle of work for a long time: memory, descriptors and threads must not grow."""
+    settings = ["network.keep=needed", "checkpoint_seconds=30"]
+    server = ServerProcess(scratch / "run", args.devices, settings, args.model)
+    server.start()
+    samples: list[tuple[int, float, int, int]] = []  # uploads, megabytes, descriptors, threads
+    with fleet_of(server, args.devices, Habits(rest=args.devices / args.rate)) as fleet:
+        fleet.wait_for(args.devices)
+        until = time.monotonic() + args.minutes * 60
+        while time.monotonic() < until:
+            time.sleep(args.seconds)
+            samples.append((fleet.uploads, server.memory(), server.descriptors(), server.threads()))
+        code, _ = server.stop()
+    late = samples[int(len(samples) * WARM) :]
+    return {
+        "minutes": args.minutes,
+        "uploads": samples[-1][0],
+        "samples": len(samples),
+        "memory_mb": [round(late[0][1], 1), round(late[-1][1], 1)],
+        "growth_mb_per_10000": round(1e4 * slope([(sample[0], sample[1]) for sample in late]), 2),
+        "descriptors": [min(sample[2] for sample in late), max(sample[2] for sample in late)],
+        "threads": [min(sample[3] for sample in late), max(sample[3] for sample in late)],
+        "exit": code,
+        **fleet.counts(),
+    }
+
+
+def slope(points: list[tuple[float, float]]) -> float:
+    """Of the straight line through these points that is nearest to them."""
+    across, up = (sum(values) / len(points) for values in zip(*points, strict=True))
+    spread = sum((x - across) ** 2 for x, _ in points)
+    return sum((x - across) * (y - up) for x, y in points) / spread if spread else 0.0
