@@ -156,6 +156,14 @@ def test_a_model_that_ends_the_process_is_refused_in_a_sentence(tmp_path: Path) 
         Experiment(settings(), model=lambda: Ending(20, 2), data=blobs()).run(tmp_path / "run")
 
 
+def test_data_in_any_order_of_memory(tmp_path: Path) -> None:
+    """Pictures that were turned from height, width, colour to colour, height, width."""
+    pair = np.zeros((8, 30, 28, 3), dtype=np.float32).transpose(0, 3, 1, 2), np.arange(8) % 2
+    table = settings(model="lenet5", stop={"uploads": 1}, fleet={"devices": 1})
+    result = Experiment(table, data=FederatedData.of(pair, pair, [range(8)])).run(tmp_path / "run")
+    assert result.summary["uploads"] == 1
+
+
 def test_a_module_that_is_made_already() -> None:
     with pytest.raises(UserError, match="this is a Linear, already made"):
         Experiment(settings(), model=nn.Linear(20, 3), data=blobs())

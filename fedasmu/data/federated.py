@@ -105,7 +105,7 @@ def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:
             given = tuple(
                 torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*examples, strict=True)
             )
-        inputs, targets = (torch.as_tensor(part) for part in given)
+        inputs, targets = (torch.as_tensor(part).contiguous() for part in given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{name}: must be (inputs, targets), two tensors or numpy arrays, or a torch Dataset of such pairs; "

@@ -1,0 +1,166 @@
+"""From files to federated data: a table in CSV, a folder of class folders with images, arrays in npz.
+
+Where the files say whose each example is, every owner is a device; else examples are dealt over `devices` of them. A
+share of every device's examples is kept to test on, unless the files bring test data.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedasmu.data.examples import normalisation
+from fedasmu.data.federated import FederatedData
+from fedasmu.errors import UserError, reading
+from fedasmu.seeding import derive
+
+Array = NDArray[Any]
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
+
+
+def from_csv(
+    path: str | Path,
+    target: str,
+    device: str | None = None,
+    *,
+    regression: bool = False,
+    devices: int = 10,
+    test: float = 0.2,
+    seed: int = 0,
+) -> FederatedData:
+    """A table with a line of names. `target` is the column to predict: classes, or numbers for a regression.
+
+    `device` is the column that says whose a row is. All others are inputs: numbers, brought to mean 0 and deviation 1
+    by the rows that are trained on.
+    """
+    with reading(path), Path(path).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = list(rows[0]) if rows else []
+    for key, name in (("target", target), ("device", device)):
+        if name is not None and name not in names:
+            raise UserError(f"{path}: {key} = {name!r} is none of its columns: {', '.join(names) or 'it has no rows'}")
+    columns = [name for name in names if name not in (target, device)]
+    inputs = np.array([[_number(path, line, row, name) for name in columns] for line, row in enumerate(rows, 2)])
+    if regression:
+        targets = np.array([_number(path, line, row, target) for line, row in enumerate(rows, 2)])
+    else:
+        targets = _numbered([row[target] for row in rows])
+    owners = None if device is None else [row[device] for row in rows]
+    kept, held, shards = _divided(len(rows), owners, devices, test, seed)
+    centre, spread = inputs[kept].mean(0), inputs[kept].std(0)
+    inputs = ((inputs - centre) / np.where(spread > 0, spread, 1.0)).astype(np.float32)
+    return _named(path, FederatedData.of((inputs[kept], targets[kept]), (inputs[held], targets[held]), shards))
+
+
+def from_folder(
+    path: str | Path,
+    device: Callable[[Path], str] | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    grey: bool = False,
+    devices: int = 10,
+    test: float = 0.2,
+    seed: int = 0,
+) -> FederatedData:
+    """Images in a folder for each class. `device` says of a file whose it is; `size` (height, width) scales them."""
+    classes = sorted(one for one in Path(path).glob("*") if one.is_dir())
+    files = [(file, number) for number, one in enumerate(classes) for file in sorted(one.rglob("*")) if _is_image(file)]
+    if not files:
+        raise UserError(f"{path}: no images there; expected a folder for each class, with images in it")
+    inputs = _stacked([_image(file, size, grey) for file, _ in files], [file for file, _ in files])
+    targets = np.array([number for _, number in files])
+    owners = None if device is None else [str(device(file)) for file, _ in files]
+    kept, held, shards = _divided(len(files), owners, devices, test, seed)
+    data = FederatedData.of((inputs[kept], targets[kept]), (inputs[held], targets[held]), shards, len(classes))
+    scale, shift = normalisation((0.5,) * inputs.shape[1], (0.5,) * inputs.shape[1])
+    train, judge = (replace(one, scale=scale, shift=shift) for one in (data.train, data.test))
+    return _named(path, replace(data, train=train, test=judge))
+
+
+def from_npz(path: str | Path, *, devices: int = 10, test: float = 0.2, seed: int = 0) -> FederatedData:
+    """Arrays `inputs` and `targets`; if there are, `devices` (whose each is), `test_inputs` and `test_targets`."""
+    with reading(path), np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+        inputs, targets = arrays["inputs"], arrays["targets"]
+    owners = [str(one) for one in arrays["devices"]] if "devices" in arrays else None
+    if owners is not None and len(owners) != len(targets):
+        raise UserError(f"{path}: {len(owners)} devices for {len(targets)} targets; need one for each")
+    own_test = "test_inputs" in arrays and "test_targets" in arrays
+    kept, held, shards = _divided(len(targets), owners, devices, 0.0 if own_test else test, seed)
+    judge = (arrays["test_inputs"], arrays["test_targets"]) if own_test else (inputs[held], targets[held])
+    return _named(path, FederatedData.of((inputs[kept], targets[kept]), judge, shards))
+
+
+def _divided(
+    count: int, owners: Sequence[str] | None, devices: int, test: float, seed: int
+) -> tuple[Array, Array, list[Tensor | Sequence[int]]]:
+    """Which examples are trained on, which are kept to test on, and of the former those of each device."""
+    if not 0 <= test < 1:
+        raise UserError(f"test = {test}: the share to test on; at least 0 and less than 1")
+    if owners is None and not 1 <= devices <= count:
+        raise UserError(f"devices = {devices}: there are {count} examples; need at least one for each device")
+    random = np.random.default_rng(derive(seed, "files"))
+    if owners is None:
+        groups = np.array_split(random.permutation(count), devices)
+    else:
+        numbers = _numbered(owners)
+        groups = [random.permutation(np.flatnonzero(numbers == one)) for one in range(int(numbers.max()) + 1)]
+    cuts = [min(round(test * len(group)), len(group) - 1) for group in groups]
+    held = np.sort(np.concatenate([group[:cut] for group, cut in zip(groups, cuts, strict=True)]))
+    kept = np.setdiff1d(np.arange(count), held)
+    mine = (np.sort(group[cut:]) for group, cut in zip(groups, cuts, strict=True))
+    return kept, held, [np.searchsorted(kept, one).tolist() for one in mine]
+
+
+def _numbered(labels: Sequence[str]) -> Array:
+    """Labels as 0, 1, ...: in the order of their numbers where they are numbers, else of the alphabet."""
+    known = sorted(set(labels), key=lambda label: (0, int(label), "") if label.isdigit() else (1, 0, label))
+    places = {label: place for place, label in enumerate(known)}
+    return np.array([places[label] for label in labels])
+
+
+def _number(path: str | Path, line: int, row: dict[str, str], name: str) -> float:
+    try:
+        value = float(row[name])
+    except (TypeError, ValueError):
+        value = np.nan
+    if not np.isfinite(value):
+        raise UserError(f"{path}, line {line}: {name} = {row[name]!r} is not a number")
+    return value
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in IMAGES
+
+
+def _image(file: Path, size: tuple[int, int] | None, grey: bool) -> Array:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as image:
+            plain = image.convert("L" if grey else "RGB")
+            pixels = np.asarray(plain if size is None else plain.resize((size[1], size[0])))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{file}: not an image that can be read: {error}") from None
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
+
+
+def _stacked(images: Sequence[Array], files: Sequence[Path]) -> Array:
+    for image, file in zip(images, files, strict=True):
+        if image.shape != images[0].shape:
+            raise UserError(
+                f"{file}: {image.shape[2]}x{image.shape[1]} pixels, and {files[0]} has {images[0].shape[2]}x"
+                f"{images[0].shape[1]}: give a size to scale all of them to"
+            )
+    return np.stack(images)
+
+
+def _named(path: str | Path, data: FederatedData) -> FederatedData:
+    return replace(data, name=Path(path).name)

@@ -1,0 +1,108 @@
+"""CSV, folders of images and npz as federations: the page from files to a result runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedasmu import Result, cli
+from fedasmu.data.files import from_csv, from_folder, from_npz
+from fedasmu.errors import UserError
+from helpers.repository import ROOT
+
+PAGE = ROOT / "docs" / "how-to" / "your-files.md"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With the files that the page speaks of."""
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "own_data.py"))["write_measurements"](tmp_path / "measurements.csv")
+    random = np.random.default_rng(0)
+    for name, level in (("cat", 60), ("dog", 180)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for who in ("anna", "ben", "cleo", "dora"):
+            for number in range(6):
+                pixels = np.clip(random.normal(level, 30, (40, 36, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{who}-{number}.png")
+    targets = np.arange(80) % 2
+    inputs = (random.normal(size=(80, 5)) + targets[:, None]).astype(np.float32)
+    np.savez(tmp_path / "signals.npz", inputs=inputs, targets=targets, devices=np.arange(80) % 8)
+    return tmp_path
+
+
+def test_the_page_runs_as_it_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PAGE.read_text()
+    names: dict[str, object] = {}
+    for about, code in re.findall(r"^```python ?(.*?)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if about:
+            (folder / about.removeprefix("file=")).write_text(code)
+        else:
+            exec(compile(code, str(PAGE), "exec"), names)
+    assert Result("runs/faulty").curve["accuracy"][-1] > 0.7
+    assert Result("runs/d").metric.name == "rmse"
+    assert Result("runs/photos").config["fleet"]["devices"] == 4
+    assert Result("runs/signals").last_score == Result("runs/signals-2").curve["accuracy"][0]
+    (recipe,) = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (folder / "mine.toml").write_text(recipe)
+    monkeypatch.setattr(sys, "argv", ["fedasmu", "run", "mine.toml", "--allow-code", "--set", "stop.uploads=5"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert Result("runs/mine").config["fleet"]["devices"] == 12
+    sys.modules.pop("mine", None)
+
+
+def test_every_owner_is_a_device_and_no_example_is_lost_or_shared(folder: Path) -> None:
+    data = from_csv("measurements.csv", target="faulty", device="site")
+    assert [len(shard) for shard in data.shards] == [48] * 12
+    assert len(data.test) == 12 * 12
+    assert sorted(torch.cat([torch.as_tensor(shard) for shard in data.shards]).tolist()) == list(range(12 * 48))
+    torch.testing.assert_close(data.train.inputs.mean(0), torch.zeros(4), atol=1e-4, rtol=0)
+    again, other = (from_csv("measurements.csv", target="faulty", device="site", seed=seed) for seed in (0, 1))
+    assert torch.equal(again.train.inputs, data.train.inputs)
+    assert not torch.equal(other.train.inputs, data.train.inputs)
+
+
+def test_without_owners_examples_are_dealt(folder: Path) -> None:
+    data = from_folder("photos", size=(8, 6), grey=True, devices=5)
+    assert data.shape == (1, 8, 6)
+    assert len(data.shards) == 5
+    assert sum(map(len, data.shards)) + len(data.test) == 48
+    inputs, targets = data.train.batch(slice(None))
+    assert float(inputs[targets == 0].mean()) < 0 < float(inputs[targets == 1].mean()), "pixels from -1 to 1"
+
+
+def test_arrays_may_bring_their_test_data(folder: Path) -> None:
+    inputs, targets = np.zeros((6, 2), dtype=np.float32), np.arange(6) % 2
+    np.savez("both.npz", inputs=inputs, targets=targets, test_inputs=inputs[:2], test_targets=targets[:2])
+    data = from_npz("both.npz", devices=3)
+    assert (len(data.train), len(data.test), len(data.shards)) == (6, 2, 3)
+
+
+def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
+    (folder / "odd.csv").write_text("site,a,y\n1,2.0,0\n2,two,1\n")
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: from_csv("odd.csv", "y"), "odd.csv, line 3: a = 'two' is not a number"),
+        (lambda: from_csv("odd.csv", "z"), "target = 'z' is none of its columns: site, a, y"),
+        (lambda: from_csv("nothing.csv", "y"), "nothing.csv: cannot be read: No such file"),
+        (lambda: from_csv("measurements.csv", "faulty", test=1.0), "test = 1.0"),
+        (lambda: from_csv("measurements.csv", "faulty", devices=10_000), "devices = 10000: there are 720 examples"),
+        (lambda: from_folder("runs"), "no images there; expected a folder for each class"),
+        (lambda: from_npz("measurements.csv"), "measurements.csv: damaged"),
+    ]
+    for refused, words in cases:
+        with pytest.raises(UserError) as error:
+            refused()
+        assert words in str(error.value)
+    Image.new("RGB", (5, 5)).save(folder / "photos" / "cat" / "small.png")
+    with pytest.raises(UserError, match=r"small\.png: 5x5 pixels, and .* has 36x40: give a size"):
+        from_folder("photos")
