@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedasmu.commands import AllowCode, console, loading, needs_network, say
+from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def serve(
     behind_proxy: Annotated[
         bool, typer.Option(help="Speak plain HTTP on this machine, to a proxy that ends TLS and that --name names.")
     ] = False,
+    watch: Watched = False,
     stay: Annotated[
         bool, typer.Option(help="When the run is over, stay until stopped, and tell whoever comes.")
     ] = False,
@@ -68,7 +70,8 @@ def serve(
     from fedasmu.network.listener import bound
 
     if resume is not None:
-        _go_on(resume, stay, allow_code)
+        with beside(resume, watch):
+            _go_on(resume, stay, allow_code)
         return
     host, port = _address(listen)
     shown, host = _shown(cert, key, name if behind_proxy else None, host)
@@ -77,7 +80,7 @@ def serve(
     check_free(directory, overwrite)
     with closing(bound(host, port)) as listening:
         world = built(config)
-        with begun(world, directory, overwrite):
+        with begun(world, directory, overwrite), beside(directory, watch):
             port = listening.getsockname()[1]
             folder = Folder.make(
                 directory, len(world.examples), name.partition(":")[0] or _told(host), port, host, shown

@@ -1,7 +1,8 @@
 """The page and its stream: read-only, and only for those who may look.
 
 `/stream` never ends: it tells how the runs stand whenever that changes, and of the run that is looked at every new line
-of its events and metrics. A browser that comes back says how far it had got, and goes on from there.
+of its events and metrics. A browser that comes back says how far it had got, and goes on from there. `/metrics` is for
+Prometheus, `/healthz` for whoever asks whether the page is there.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fedasmu.watch import prometheus, service
 from fedasmu.watch.follow import Place, news
 from fedasmu.watch.standing import Run, find
 
 PAUSE = 0.5  # seconds between two looks at the disk
 OVERVIEW = 4  # looks between two of them at all runs
+SENT = ("anew", "events", "metrics", "wall")
 COOKIE = "fedasmu-watch"
 PARTS = ("fedasmu.report.page", "fedasmu.watch.page")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'"
@@ -49,7 +52,15 @@ def application(folder: Path, hosts: set[str], token: str | None) -> ASGIApp:
         run = next((one for one in find(folder) if one.label == request.query_params.get("run")), None)
         return PlainTextResponse(news(run.directory, Place()).metrics if run else "")
 
+    async def scraped(request: Request) -> Response:
+        found = await asyncio.to_thread(lambda: prometheus.text(find(folder)))
+        return Response(found, media_type=prometheus.CONTENT)
+
+    async def healthz(request: Request) -> Response:
+        return JSONResponse({"watching": folder.is_dir()})
+
     routes = [Route("/", page), Route("/stream", stream), Route("/run.csv", metrics)]
+    routes += [Route("/metrics", scraped), Route("/healthz", healthz)]
     return Guarded(Starlette(routes=routes), hosts, token)
 
 
@@ -79,6 +90,7 @@ class Guarded:
 async def _told(folder: Path, chosen: str, place: Place) -> AsyncIterator[str]:
     runs: list[Run] = []
     standings: list[dict[str, Any]] | None = None
+    served: dict[str, Any] | None = None
     for look in itertools.count():
         if look % OVERVIEW == 0:
             runs = await asyncio.to_thread(find, folder)
@@ -87,10 +99,14 @@ async def _told(folder: Path, chosen: str, place: Place) -> AsyncIterator[str]:
                 standings = now
                 yield _message("runs", {"runs": standings}, place)
         if (run := _looked_at(runs, chosen)) is not None:
+            standing = await asyncio.to_thread(service.read, run.directory)
+            if standing is not None and standing != served:
+                served = standing
+                yield _message("service", served, place)
             found = await asyncio.to_thread(news, run.directory, place)
             place = found.place
             if found:
-                yield _message("lines", {"anew": found.anew, "events": found.events, "metrics": found.metrics}, place)
+                yield _message("lines", {name: getattr(found, name) for name in SENT}, place)
                 continue  # there may be more at once
         await asyncio.sleep(PAUSE)
 

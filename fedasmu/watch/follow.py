@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHUNK = 1 << 20  # bytes in one go: a message that a browser takes without a pause
-FILES = ("events.jsonl", "metrics.csv")
+FILES = ("events.jsonl", "metrics.csv", "wall.csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,17 @@ class Place:
     file: int = 0
     events: int = 0
     metrics: int = 0
+    wall: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Place:
         """What a browser sends back, which may be anything."""
         parts = text.split("-")
         numbers = [int(part) for part in parts if part.isdecimal() and len(part) < 20]
-        return cls(*numbers) if len(numbers) == len(parts) == 3 else cls()
+        return cls(*numbers) if len(numbers) == len(parts) == 4 else cls()
 
     def __str__(self) -> str:
-        return f"{self.file}-{self.events}-{self.metrics}"
+        return f"{self.file}-{self.events}-{self.metrics}-{self.wall}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,10 @@ class News:
     anew: bool  # what was read before belongs to another run
     events: str = ""
     metrics: str = ""
+    wall: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.anew or self.events or self.metrics)
+        return bool(self.anew or self.events or self.metrics or self.wall)
 
 
 def news(directory: Path, known: Place) -> News:
@@ -52,11 +54,10 @@ def news(directory: Path, known: Place) -> News:
         return News(known, anew=False)
     anew = known.file not in (0, file)
     start = Place(file) if anew or not known.file else known
-    events, metrics = (
-        _lines(directory / name, offset) for name, offset in zip(FILES, (start.events, start.metrics), strict=True)
-    )
-    place = Place(file, start.events + len(events), start.metrics + len(metrics))
-    return News(place, anew, *(part.decode(errors="replace") for part in (events, metrics)))
+    offsets = start.events, start.metrics, start.wall
+    parts = [_lines(directory / name, offset) for name, offset in zip(FILES, offsets, strict=True)]
+    place = Place(file, *(offset + len(part) for offset, part in zip(offsets, parts, strict=True)))
+    return News(place, anew, *(part.decode(errors="replace") for part in parts))
 
 
 def _lines(path: Path, offset: int) -> bytes:

@@ -98,7 +98,9 @@ class Browser:
 
     def visit(self, url: str, width: int = 1280, height: int = 900) -> None:
         """Open an address; what it draws, and when, is for the caller to wait for."""
+        self.call("Page.navigate", url="about:blank")
         self.resize(width, height)
+        self.run("0")  # what the page before complained of, its server having gone, is heard by now
         self.complaints.clear()
         self.requests.clear()
         self.call("Page.navigate", url=url)

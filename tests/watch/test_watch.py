@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu.events import COLUMNS
+from fedasmu.watch import prometheus
 from fedasmu.watch.follow import CHUNK, Place, news
 from fedasmu.watch.standing import find
 from helpers.browser import Browser
@@ -73,7 +76,7 @@ def test_a_long_file_comes_in_parts(tmp_path: Path) -> None:
     assert parts > 1
 
 
-@pytest.mark.parametrize("text", ["", "1", "1-2", "a-b-c", "1-2-3-4", "-1-2-3", "9" * 40 + "-1-1", "1-2-x"])
+@pytest.mark.parametrize("text", ["", "1", "1-2-3", "a-b-c-d", "1-2-3-4-5", "-1-2-3-4", "9" * 40 + "-1-1-1", "1-2-3-x"])
 def test_a_place_that_makes_no_sense_is_the_beginning(text: str) -> None:
     assert Place.parse(text) == Place()
 
@@ -200,6 +203,12 @@ def test_it_moves_while_a_run_goes_on_and_survives_its_kill_and_resume(
         assert browser.run("fold.open.size") <= 5, "a task that was replayed is not in flight twice"
         assert browser.run("document.querySelectorAll('#devices tbody tr').length") == 20
         assert not browser.run("document.getElementById('learned').hidden")
+        browser.run("document.getElementById('clock').click()")
+        browser.wait(
+            "document.getElementById('clock').innerText.includes('virtual') && charts.accuracy.u.data[0].length > 3", 60
+        )
+        assert browser.run("charts.accuracy.u.data[0].every((minute, at, all) => !at || minute >= all[at - 1])")
+        assert browser.run("Math.max(...charts.accuracy.u.data[0])") < 10, "minutes of real time, not virtual seconds"
         browser.resize(390, 800)
         assert browser.run("document.documentElement.scrollWidth") == 390
         assert browser.complaints == []
@@ -225,6 +234,76 @@ def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
         browser.run("document.querySelector('#runs button').click()")
         browser.wait("!document.getElementById('one').hidden && fold.open.size === 1", 60)
         assert browser.complaints == []
+
+
+SERVICE = {
+    "at": 1.7e9,
+    "time": 60.0,
+    "state": "serving",
+    "requests": 12,
+    "refusals": {"401": 3},
+    "visits": 1,
+    "disk_free": 5e9,
+    "disk_full": False,
+    "ledger_bytes": 1000,
+    "recovered_acts": 4,
+    "devices": [
+        {"device": 0, "name": "<i>pi", "state": "working", "seen": 1.0, "task": 7, "lease": 50.0, "examples": 9}
+        | {"bytes_down": 2e6, "bytes_up": 1e6}
+    ],
+}
+
+
+def served(folder: Path, **changes: object) -> None:
+    (folder / "config.toml").write_text('seed = 0\n[algorithm]\nname = "fedasync"\n')
+    (folder / "events.jsonl").write_text("")
+    (folder / "metrics.csv").write_text(",".join(COLUMNS) + "\n" + "5.0,2,8,0.75,0.5,,1.5,1,2,3,100,50,0,,\n")
+    (folder / "service.json").write_text(json.dumps(SERVICE | changes))
+
+
+def test_a_service_shows_its_devices(browser: Browser, tmp_path: Path) -> None:
+    served(tmp_path)
+    with watching(tmp_path, "--port", "0") as url:
+        browser.visit(url)
+        browser.wait("document.querySelectorAll('#seats tbody tr').length === 1", 60)
+        text = browser.run("document.getElementById('service').innerText")
+        assert "<i>pi" in text, "a name is text, never HTML"
+        assert "3 of 401" in text
+        served(tmp_path, state="over")
+        browser.wait("document.getElementById('service').innerText.includes('over')", 60)
+        assert browser.complaints == []
+
+
+# --- for machines
+
+
+def test_prometheus_and_health(tmp_path: Path) -> None:
+    odd = tmp_path / 'a "b"\\c'
+    odd.mkdir()
+    served(odd)
+    with watching(tmp_path, "--port", "0") as url:
+        code, text = asked(url + "metrics")
+        assert code == 200
+        assert asked(url + "healthz") == (200, '{"watching":true}')
+        assert asked(url + "metrics", Host="evil.example")[0] == 421
+    label = r'run="a \"b\"\\c"'
+    assert f"fedasmu_accuracy{{{label}}} 0.75\n" in text
+    assert f"fedasmu_uploads_total{{{label}}} 8.0\n" in text
+    assert f'fedasmu_service_devices{{{label},state="working"}} 1.0\n' in text
+    assert f'fedasmu_service_refusals_total{{{label},status="401"}} 3.0\n' in text
+    sample = re.compile(r'fedasmu_[a-z_]+\{([a-z]+="([^"\\\n]|\\[\\"n])*",?)+\} [0-9.e+-]+')
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(sample.fullmatch(line) for line in lines)
+    assert text.count("# TYPE fedasmu_accuracy gauge") == 1
+
+
+@pytest.mark.parametrize(
+    "found", ["", "[]", "{", '{"devices": 3}', '{"devices": [1, null], "requests": "many", "at": 1e999}']
+)
+def test_what_is_no_service_is_passed_over(tmp_path: Path, found: str) -> None:
+    served(tmp_path)
+    (tmp_path / "service.json").write_text(found)
+    assert "fedasmu_service_requests_total" not in prometheus.text(find(tmp_path))
 
 
 def test_100_000_events_stay_light(browser: Browser, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Fold {
     this.rewards = new Series(2);
     this.metrics = new Map(); // uploads -> a row
     this.header = null;
+    this.wall = new Map(); // virtual time and uploads of a row -> seconds since 1970
   }
 
   event(line) {
@@ -128,9 +129,20 @@ class Fold {
     this.latest = row;
   }
 
-  take({ events, metrics }) {
+  moment(line) {
+    const [uploads, time, wall] = line.split(",").map(Number);
+    if (Number.isFinite(wall)) this.wall.set(`${time} ${uploads}`, wall);
+  }
+
+  take({ events, metrics, wall = "" }) {
     for (const line of events.split("\n")) if (line) this.event(line);
     for (const line of metrics.split("\n")) if (line) this.row(line);
+    for (const line of wall.split("\n")) if (line) this.moment(line);
+  }
+
+  minutes() { // of real time, from the first evaluation that is dated on; null where nobody knows
+    const known = [...this.metrics.keys()].map(key => this.wall.get(key) ?? null), first = known.find(wall => wall !== null);
+    return known.map(wall => wall === null ? null : (wall - first) / 60);
   }
 
   column(name) { return [...this.metrics.values()].map(row => row[name] ?? null); }

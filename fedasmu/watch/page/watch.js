@@ -4,6 +4,7 @@
 const $ = id => document.getElementById(id);
 const REDRAW = 500; // milliseconds between two drawings at least
 let fold = new Fold(), charts = {}, chosen = new URLSearchParams(location.search).get("run") ?? "", source = null;
+let real = false, served = null; // whether the curves are over real time; how the service stands, if it is one
 let standings = [], drawing = false, studyChart = null;
 const curves = new Map(); // of a study's runs: label -> { last, time, accuracy }
 
@@ -13,9 +14,15 @@ function panel(parent, key, title, labels, names, options) {
   charts[key] = new LiveChart(place, labels, names, options);
 }
 
+function buildCurves() {
+  for (const key of ["accuracy", "loss"]) charts[key]?.u.destroy();
+  const time = real ? "real time (min)" : "virtual time (s)";
+  charts.accuracy = new LiveChart($("accuracy"), [time, "accuracy"], ["accuracy", "mean of the devices", "their worst tenth"]);
+  charts.loss = new LiveChart($("loss"), [time, "loss"], ["test", "training"]);
+}
+
 function build() {
-  charts.accuracy = new LiveChart($("accuracy"), ["virtual time (s)", "accuracy"], ["accuracy", "mean of the devices", "their worst tenth"]);
-  charts.loss = new LiveChart($("loss"), ["virtual time (s)", "loss"], ["test", "training"]);
+  buildCurves();
   panel("panels", "rate", "Uploads a minute", ["virtual time (s)", "uploads a minute"], ["uploads"], { steps: true });
   panel("panels", "bytes", "Sent", ["virtual time (s)", "MB"], ["to devices", "to the server"]);
   panel("panels", "ages", "Staleness of the uploads", ["versions behind", "uploads"], ["uploads"], { steps: true });
@@ -29,13 +36,18 @@ function buildLearned() {
   panel("learned-panels", "rewards", "What a merge earned", ["virtual time (s)", "reward"], ["reward"], { dots: true });
 }
 
+function realTime() { // between the first and the last evaluation
+  const known = fold.minutes().filter(minute => minute !== null);
+  return known.length ? `${short(known.at(-1))} min` : "–";
+}
+
 function showNumbers(run) {
   const { counts, latest } = fold, budget = Number(run?.budget) || 0;
   $("progress").value = budget ? Math.min(1, counts.uploads / budget) : 0;
   const numbers = {
     uploads: budget ? `${counts.uploads.toLocaleString("en")} of ${budget.toLocaleString("en")}` : counts.uploads,
     [latest?.reports ? "accuracy, by devices" : fold.metric ?? "accuracy"]: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
-    "virtual time": `${short(fold.now)} s`, version: short(counts.versions), "in flight": fold.open.size,
+    "virtual time": `${short(fold.now)} s`, "real time": realTime(), version: short(counts.versions), "in flight": fold.open.size,
     "fresh models merged": short(counts.merged), "stale / refused / lost": `${counts.stale} / ${counts.refused} / ${counts.lost}`,
   };
   $("numbers").replaceChildren(...Object.entries(numbers).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
@@ -43,8 +55,11 @@ function showNumbers(run) {
 
 function showCharts() {
   const time = fold.column("time");
-  charts.accuracy.set(time, ...["accuracy", "device_accuracy", "worst_tenth"].map(name => fold.column(name)));
-  charts.loss.set(time, fold.column("loss"), fold.column("train_loss"));
+  const minutes = fold.minutes(), dated = minutes.map(minute => !real || minute !== null); // those that are not stay out
+  const over = (real ? minutes : time).filter((_, at) => dated[at]), shown = name => fold.column(name).filter((_, at) => dated[at]);
+  charts.accuracy.set(over, ...["accuracy", "device_accuracy", "worst_tenth"].map(shown));
+  charts.loss.set(over, ...["loss", "train_loss"].map(shown));
+  $("clock").disabled = !minutes.some(minute => minute !== null);
   charts.bytes.set(time, ...["bytes_down", "bytes_up"].map(name => fold.column(name).map(bytes => bytes / 1e6)));
   const { counts, width } = fold.uploads;
   charts.rate.set([...counts.keys(), counts.length].map(at => at * width), [...counts, counts.at(-1) ?? 0].map(count => count * 60 / width));
@@ -70,6 +85,27 @@ function showDevices() {
   $("devices-note").textContent = `${Math.min(found.length, ROWS)} of ${found.length} devices, the ones seen last first.`;
 }
 
+const SEAT = { device: one => one.device, name: one => one.name, state: one => one.state, "last seen": one => one.seen == null ? "–" : `${short(one.seen)} s ago`,
+  task: one => one.task ?? "", "lease left": one => one.lease == null ? "" : `${short(one.lease)} s`, examples: one => one.examples,
+  "MB sent to it": one => short(one.bytes_down / 1e6), "MB from it": one => short(one.bytes_up / 1e6) };
+
+function showService() {
+  $("service").hidden = !served;
+  if (!served) return;
+  const { devices } = served, states = {}, wanted = $("find").value.trim();
+  for (const { state } of devices) states[state] = (states[state] ?? 0) + 1;
+  const refusals = Object.entries(served.refusals ?? {}).map(([status, count]) => `${count} of ${status}`).join(", ");
+  const numbers = { service: served.state, devices: Object.entries(states).map(([state, count]) => `${count} ${state}`).join(", ") || "none yet",
+    requests: short(served.requests), "refused requests": refusals || "none", "disk free": served.disk_full ? "full" : `${short(served.disk_free / 1e9)} GB`,
+    "ledger since checkpoint": `${short(served.ledger_bytes / 1e6)} MB`, "recovered at start": `${short(served.recovered_acts)} acts`,
+    written: new Date(1000 * served.at).toLocaleTimeString() };
+  $("service-numbers").replaceChildren(...Object.entries(numbers).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
+  const found = devices.filter(one => !wanted || String(one.device).includes(wanted) || String(one.name).includes(wanted));
+  const rows = found.slice(0, ROWS).map(one => element("tr", {}, ...Object.values(SEAT).map(cell => element("td", {}, String(cell(one))))));
+  $("seats").replaceChildren(element("thead", {}, element("tr", {}, ...Object.keys(SEAT).map(name => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows));
+  $("seats-note").textContent = `${rows.length} of ${found.length} devices that have enrolled.`;
+}
+
 function draw() {
   drawing = false;
   const run = standings.find(one => one.label === chosen) ?? (standings.length === 1 ? standings[0] : undefined);
@@ -79,7 +115,7 @@ function draw() {
   $("subtitle").textContent = `${run.label} · ${run.method} · ${run.model} on ${run.data}, ${run.devices} devices, seed ${run.seed}`;
   document.title = `${run.finished ? "✓" : "▶"} ${run.label}: FedASMU`;
   $("state").textContent = run.failed ? "failed" : run.finished ? "finished" : "following";
-  showNumbers(run); showCharts(); showDevices();
+  showNumbers(run); showCharts(); showService(); showDevices();
   $("lanes-note").textContent = drawLanes($("now"), fold);
   $("events").textContent = fold.lines.slice(-KEPT_LINES).reverse().join("\n");
   document.documentElement.dataset.drawn = "yes";
@@ -144,6 +180,7 @@ function look(label) {
   chosen = label;
   history.replaceState(null, "", label ? `?run=${encodeURIComponent(label)}` : "?");
   fold = new Fold();
+  served = null;
   follow();
 }
 
@@ -156,6 +193,7 @@ function follow() {
     standings = JSON.parse(message.data).runs;
     if (standings.length > 1) refreshCurves(); else redraw();
   });
+  source.addEventListener("service", message => { served = JSON.parse(message.data); redraw(); });
   source.addEventListener("lines", message => {
     const news = JSON.parse(message.data);
     if (news.anew) fold = new Fold();
@@ -165,5 +203,11 @@ function follow() {
 }
 
 $("find").addEventListener("input", redraw);
+$("clock").addEventListener("click", () => {
+  real = !real;
+  $("clock").textContent = real ? "over virtual time" : "over real time";
+  if (charts.accuracy) buildCurves();
+  redraw();
+});
 addEventListener("resize", redraw);
 follow();
