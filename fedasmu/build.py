@@ -118,7 +118,7 @@ def build(
     if data is not None:
         if data.classifies and data.classes < 2:
             raise UserError("the data have a single class: there is nothing to tell apart")
-        config, shape, classes = _sized(config, data), data.shape, data.classes
+        config, shape, classes = _sized(config, data, say), data.shape, data.classes
     module = network(config.model, model, shape, classes, config.seed, words)
     try:
         layout = Layout.of(module)
@@ -147,9 +147,12 @@ def held_seed(seed: int) -> int:
     return derive(seed, "held on devices")
 
 
-def _sized(config: Config, data: FederatedData) -> Config:
+def _sized(config: Config, data: FederatedData, say: Callable[[str], None]) -> Config:
     """The recipe as it is run with these data."""
     if len(data.shards) != config.fleet.devices:
+        if "devices" in config.fleet.model_fields_set:
+            given = f"fleet.devices = {config.fleet.devices}"
+            say(f"{given}: the data are on {len(data.shards)} devices, and so is the run")
         sized = config.fleet.model_copy(update={"devices": len(data.shards)})
         config = config.model_copy(update={"fleet": sized})
     if config.data.fallback is not None:

@@ -69,7 +69,9 @@ def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
         return from_disk(settings.dir, **settings.columns.model_dump(), text=text)
     download = settings.download and settings.fallback is None
     dataset = datasets.load(settings.name, settings.dir, download=download, fallback=settings.fallback, text=text)
-    if dataset.name != settings.name:
+    if dataset.name.startswith(f"{settings.name}-{dataset.classes}-of-"):
+        say(f"{settings.name}: {dataset.classes} of its classes are here, so this is {dataset.name}")
+    elif dataset.name != settings.name:
         say(f"{settings.name} is not here: using {dataset.name} (`fedasmu data prepare {settings.name}` gets it)")
     say(f"data from {dataset.folder}")
     for place in (settings.dir, os.environ.get("FEDASMU_DATA")):

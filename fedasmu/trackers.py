@@ -40,7 +40,7 @@ class TensorBoard:
     def start(self, config: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(self.directory)
+        self.writer, self.config = SummaryWriter(self.directory), config
         self._text("config", config)
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -49,7 +49,23 @@ class TensorBoard:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._text("summary", summary)
+        if summary:
+            self._hparams(summary)
         self.writer.close()
+
+    def _hparams(self, summary: Mapping[str, Any]) -> None:
+        """The settings beside the score, for the tab in which TensorBoard compares runs by them."""
+        from torch.utils.tensorboard import summary as protocol
+
+        parts: Any = protocol
+        settings = {key: value for key, value in self.config.items() if isinstance(value, bool | int | float | str)}
+        name = str(summary["metric"])
+        scores = {f"final/{key}": float(summary[key]) for key in (name, f"best_{name}")}
+        writer: Any = self.writer
+        for part in parts.hparams(settings, scores):
+            writer.file_writer.add_summary(part)
+        for key, value in scores.items():
+            self.writer.add_scalar(key, value)
 
     def _text(self, name: str, table: Mapping[str, Any]) -> None:
         lines = "\n".join(f"    {key} = {json.dumps(value)}" for key, value in table.items())
@@ -130,6 +146,12 @@ def named(name: str, directory: Path) -> Tracker:
     if name not in TRACKERS:
         raise UserError(f"--track {name}: there is {', '.join(TRACKERS)}")
     return TRACKERS[name](directory)
+
+
+def check_known(names: Sequence[str]) -> None:
+    """Refuse a tracker that is not, or whose package is not installed, before a study begins."""
+    for name in names:
+        named(name, Path())
 
 
 class Together:

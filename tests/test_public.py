@@ -167,3 +167,11 @@ def test_data_in_any_order_of_memory(tmp_path: Path) -> None:
 def test_a_module_that_is_made_already() -> None:
     with pytest.raises(UserError, match="this is a Linear, already made"):
         Experiment(settings(), model=nn.Linear(20, 3), data=blobs())
+
+
+def test_a_number_of_devices_that_the_data_do_not_have_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    table = settings(fleet={"devices": 7}, stop={"uploads": 1})
+    result = Experiment(table, model=lambda: nn.Linear(20, 2), data=blobs()).run(tmp_path / "run", say=said.append)
+    assert "fleet.devices = 7: the data are on 10 devices, and so is the run" in said
+    assert result.config["fleet"]["devices"] == 10

@@ -123,6 +123,10 @@ def test_tensorboard(tmp_path: Path) -> None:
 
     written = EventAccumulator(str(result.directory / "tensorboard"))
     written.Reload()
+    assert written.Scalars("final/accuracy")[0].value == pytest.approx(result.score)
+    content = b"".join(path.read_bytes() for path in (result.directory / "tensorboard").iterdir())
+    assert b"_hparams_/experiment" in content
+    assert b"local.lr" in content
     scalars = written.Scalars("accuracy")
     assert [one.step for one in scalars] == result.curve["uploads"].tolist()
     assert [one.value for one in scalars] == pytest.approx(result.curve["accuracy"].tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from fedasmu.commands import AllowCode, console, loading, say, show_grid, worker_count
 from fedasmu.commands.reporting import Reference
+from fedasmu.commands.running import Track
 from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.packaged import find
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from fedasmu.study.grid import Failures
     from fedasmu.study.variants import Variant
 
+NAMED = 6  # cells that a failure is told of by name
 COMPARE_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -73,6 +76,7 @@ def compare(
     ] = None,
     overwrite: Overwrite = False,
     watched: Watched = False,
+    track: Track = None,
     reference: Reference = "",
     allow_code: AllowCode = False,
 ) -> None:
@@ -81,7 +85,9 @@ def compare(
     from fedasmu.report.labels import check_reference, keep_order
     from fedasmu.study.cells import cells
     from fedasmu.study.sweep import read
+    from fedasmu.trackers import check_known
 
+    check_known(track or [])
     chosen = _chosen(path, methods, vary or [], "--vary", allow_code)
     out = out or Path("runs") / f"compare-{path.stem}"
     best = {} if tuned is None else read(tuned, allow_code)
@@ -89,6 +95,7 @@ def compare(
     for one in [one for one in chosen if tuned and not {one.label, one.base} & set(best)]:
         say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
+    grid = [replace(cell, track=tuple(track or [])) for cell in grid]
     labels = [one.label for one in chosen]
     check_reference(reference, labels)
     keep_order(out, labels)
@@ -155,6 +162,8 @@ def sweep(
     results = tuning.tried(chosen, runs)
     if results:
         show_grid(tuning.table(results))
+        for edge in tuning.at_an_edge(results):
+            say(f"{edge}: a better one may lie beyond")
         say(f"best settings: {tuning.write(results, recipe, out)}")
     report_failures(failed)
 
@@ -214,8 +223,9 @@ def report_failures(failed: Failures) -> None:
     reasons: dict[str, list[Cell]] = {}
     for cell, reason in failed:
         reasons.setdefault(reason.strip().splitlines()[-1], []).append(cell)
-    for reason, (first, *others) in reasons.items():
-        more = f" and {len(others)} more" if others else ""
-        say(f"failed: {first}{more}: {reason} (all of it: {first.directory / 'error.txt'})")
+    for reason, cells in reasons.items():
+        more = f"; and {len(cells) - NAMED} more" if len(cells) > NAMED else ""
+        named = "; ".join(map(str, cells[:NAMED]))
+        say(f"failed: {named}{more}: {reason} (all of it: {cells[0].directory / 'error.txt'})")
     if failed:
         raise typer.Exit(1)

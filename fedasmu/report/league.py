@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedasmu.algorithms import ORDER
-from fedasmu.errors import UserError, printable
+from fedasmu.errors import UserError, printable, reading
 from fedasmu.measure import Metric
 from fedasmu.report.labels import check_reference, kept_order
 from fedasmu.report.sound import sound
@@ -84,10 +84,19 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
         for path in sorted(directory.rglob("summary.json")):
             if all((path.parent / name).is_file() for name in NEEDED):
                 found.setdefault(path.parent.resolve(), Result(path.parent))
+        for trouble in sorted(directory.rglob("error.txt")):
+            if not (trouble.parent / "summary.json").is_file():
+                say(f"failed, so not in here: {printable(str(trouble.parent))}: {_last_line(trouble)}")
     if not (kept := sound(found.values(), say)):
         whole = "" if not found else " that can be read"
         raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}")
     return kept
+
+
+def _last_line(path: Path) -> str:
+    with reading(path):
+        lines = path.read_text(errors="replace").strip().splitlines()
+    return printable(lines[-1]) if lines else "no reason is known"
 
 
 def leagues(results: Sequence[Result], reference: str = "") -> list[League]:

@@ -31,6 +31,7 @@ class Cell:
     seed: int
     config: Config
     directory: Path
+    track: tuple[str, ...] = ()  # the trackers that follow it
 
     def __str__(self) -> str:
         return f"{self.label}, seed {self.seed}"

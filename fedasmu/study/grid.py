@@ -180,6 +180,6 @@ def _run_locked(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> None:
         with FileLock(cell.directory.parent / f".{cell.directory.name}.lock", timeout=PATIENCE):
             resume = cell.standing() != "new"
             say = lambda message: tell(("say", message))  # noqa: E731
-            Experiment(cell.config).run(cell.directory, resume=resume, observe=observe, say=say)
+            Experiment(cell.config).run(cell.directory, resume=resume, observe=observe, say=say, trackers=cell.track)
     except Timeout:
         raise UserError(f"{cell.directory}: another process is running this") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,30 @@ def best(results: Sequence[Tried]) -> dict[str, list[str]]:
     for one in results:
         chosen.setdefault(one.method, list(one.changes))
     return chosen
+
+
+def at_an_edge(results: Sequence[Tried]) -> list[str]:
+    """Of the best settings, the numbers that are the least or the largest of those that were tried."""
+    values: dict[tuple[str, str], set[float]] = defaultdict(set)
+    for one in results:
+        for key, value in _numbers(one):
+            values[one.method, key].add(value)
+    firsts = {one.method: one for one in reversed(results)}
+    return [
+        f"{one.method}: {key} = {value:g} is the {'least' if value == min(tried) else 'largest'} that was tried"
+        for one in sorted(firsts.values(), key=results.index)
+        for key, value in _numbers(one)
+        if len(tried := values[one.method, key]) > 1 and value in (min(tried), max(tried))
+    ]
+
+
+def _numbers(one: Tried) -> list[tuple[str, float]]:
+    found = []
+    for change in one.changes:
+        key, _, text = change.partition("=")
+        with suppress(ValueError):
+            found.append((key, float(text)))
+    return found
 
 
 def table(results: Sequence[Tried]) -> Grid:

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -17,10 +19,11 @@ from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
-from fedasmu import FederatedData, Result
+from fedasmu import FederatedData, Result, trackers
 from fedasmu.cli import app
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.experiment import Experiment
+from fedasmu.report.league import find
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board, Estimate
 from fedasmu.study.cells import Cell, cells
@@ -213,11 +216,39 @@ def test_a_cell_that_fails_does_not_lose_the_others(recipe: Path, monkeypatch: p
         return usual(self, out, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Experiment, "run", failing)
-    code, text = run(recipe, "--methods", "fedasync,fedavg", "--seeds", "1", "--out", str(recipe.parent / "grid"))
+    code, text = run(recipe, "--methods", "fedasync,fedavg", "--seeds", "2", "--out", str(recipe.parent / "grid"))
     assert code == 1
-    assert "failed: fedasync, seed 0: ZeroDivisionError: the pole" in text
+    assert "failed: fedasync, seed 0; fedasync, seed 1: ZeroDivisionError: the pole" in text
     assert "ZeroDivisionError" in (recipe.parent / "grid/fedasync/seed-0/error.txt").read_text()
     assert Result(recipe.parent / "grid/fedavg/seed-0").summary["uploads"] == 20
+    said: list[str] = []
+    assert len(find([recipe.parent / "grid"], said.append)) == 2
+    assert [line.partition("/grid/")[2] for line in said] == [
+        f"fedasync/seed-{seed}: ZeroDivisionError: the pole" for seed in (0, 1)
+    ], "a report names what is missing from it"
+
+
+def test_a_comparison_is_tracked_run_by_run(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[tuple[str, float]] = []
+
+    class Notes:
+        def __init__(self, directory: Path) -> None:
+            self.label = directory.parent.name
+
+        def start(self, config: Mapping[str, Any]) -> None: ...
+
+        def log(self, row: Mapping[str, Any]) -> None:
+            rows.append((self.label, row["uploads"]))
+
+        def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+    monkeypatch.setitem(trackers.TRACKERS, "notes", Notes)
+    out = str(recipe.parent / "tracked")
+    code, text = run(recipe, "--methods", "fedasync,fedavg", "--seeds", "1", "--out", out, "--track", "notes")
+    assert code == 0, text
+    assert {label for label, _ in rows} == {"fedasync", "fedavg"}
+    code, text = run(recipe, "--out", out, "--track", "nots")
+    assert "--track nots: there is tensorboard" in text
 
 
 def test_a_worker_that_dies_is_a_failed_cell(recipe: Path) -> None:

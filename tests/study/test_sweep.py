@@ -103,3 +103,10 @@ def test_only_a_method_that_was_not_tuned_is_named(recipe: Path) -> None:
     assert code == 0, text
     assert "has no settings for fedbuff" in text
     assert "has no settings for fedavg" not in text
+
+
+def test_a_best_at_the_edge_of_its_grid_is_pointed_out(tmp_path: Path) -> None:
+    results = [tried(tmp_path, name, score) for name, score in (("0.1", 0.9), ("0.03", 0.8), ("0.01", 0.7))]
+    assert sweep.at_an_edge(results) == ["fedasync: local.lr = 0.1 is the largest that was tried"]
+    assert sweep.at_an_edge([results[1], results[0], results[2]]) == [], "with others on both sides"
+    assert sweep.at_an_edge(results[:1]) == [], "one value alone is no grid"
