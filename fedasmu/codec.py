@@ -12,6 +12,7 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -126,7 +127,7 @@ class _Reader:
         return found
 
     def range(self, ends: Any) -> range:
-        if len(_list(ends)) != 3 or not all(_fits(end, int) for end in ends) or ends[2] == 0:
+        if len(_list(ends)) != 3 or not all(fits(end, int) for end in ends) or ends[2] == 0:
             raise ValueError(f"{ends}: not a range")
         return range(*ends)
 
@@ -139,11 +140,11 @@ class _Reader:
         kind = self.words.get(name) if isinstance(name, str) else None
         if kind is None:
             raise ValueError(f"{name!r}: not a word of ours; there is {', '.join(self.words)}")
-        hints = _hints(kind)
-        if given.keys() != hints.keys():
-            raise ValueError(f"{name} has the fields {', '.join(hints)}; not {', '.join(given)}")
+        types_of = hints(kind)
+        if given.keys() != types_of.keys():
+            raise ValueError(f"{name} has the fields {', '.join(types_of)}; not {', '.join(given)}")
         for field, value in given.items():
-            if not _fits(value, hints[field]):
+            if not fits(value, types_of[field]):
                 raise ValueError(f"{name}.{field} cannot be a {type(value).__name__}")
         return kind(**given)
 
@@ -164,16 +165,20 @@ def _list(values: Any) -> list[Any]:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind) if field.init}
+    """The fields that a dataclass is made from, and their types."""
+    known = get_type_hints(kind)
+    return {field.name: known[field.name] for field in fields(kind) if field.init}
 
 
-def _fits(value: Any, hint: Any) -> bool:
+hints: Callable[[type[Any]], dict[str, Any]] = cache(_hints)  # type: ignore[assignment] # a type is hashable
+
+
+def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a field's type; of a mapping's or a list's content no more is asked than `decode` does."""
     if hint is Any:
         return True
     if get_origin(hint) in (types.UnionType, Union):
-        return any(_fits(value, one) for one in get_args(hint))
+        return any(fits(value, one) for one in get_args(hint))
     kind = get_origin(hint) or hint
     if kind is Callable:
         return callable(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from types import NoneType
 from typing import Any
 
 from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
@@ -21,7 +20,6 @@ from fedasmu.server import Aggregation, Decision, Server
 from fedasmu.shelf import Shelf
 
 Watcher = Callable[[Event | Measured], None]
-PLAIN = (int, float, str, NoneType)  # what of a note goes into the record
 
 
 class Desk:
@@ -99,7 +97,7 @@ class Desk:
         decision = self.server.receive(task, device, report)
         loss = _number(report.loss)
         self.meter.upload(loss, decision.staleness)
-        notes = {key: value for key, value in report.note.items() if isinstance(value, PLAIN)}
+        notes = report.remarks
         if report.measured is not None and decision.verdict is not Verdict.REFUSED:
             self.meter.survey.add(device, report.measured)
             notes |= {"own_accuracy": report.measured.score, "own_loss": report.measured.loss}

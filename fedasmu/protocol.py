@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +20,9 @@ Memory = dict[str, Any]
 
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """A loss of its own: (network, inputs, targets) -> scalar. Without one, training minimises cross-entropy."""
+
+
+REMARKS = (int, float, str, NoneType)  # what of a note goes into the record
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,17 @@ class Report:
     @property
     def extra_bytes(self) -> int:
         """What is sent besides the model."""
-        return sum(value.nbytes for value in self.note.values() if isinstance(value, Tensor))
+        return sum(value.nbytes for value in self._noted.values() if isinstance(value, Tensor))
+
+    @property
+    def remarks(self) -> dict[str, Any]:
+        """What of the note is worth a line in the record: numbers and texts."""
+        return {key: value for key, value in self._noted.items() if isinstance(value, REMARKS)}
+
+    @property
+    def _noted(self) -> Mapping[str, Any]:
+        """The note, if it is one: whatever made this report is not believed."""
+        return self.note if isinstance(self.note, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +185,7 @@ class Upload:
     staleness: int  # versions since `base`, plus one: 1 is perfectly fresh
     report: Report
     lr: float  # the task's
+    note: Any = None  # the report's, as the method's own type: see `Aggregator.note_type`
 
 
 Computation = Train | Probe | Evaluate

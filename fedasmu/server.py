@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from fedasmu.algorithms.base import Aggregator
 from fedasmu.errors import DeviceError
 from fedasmu.events import Verdict
+from fedasmu.note import of_table
 from fedasmu.protocol import Model, Report, Task, Upload
 from fedasmu.schedule import Schedule
 from fedasmu.seeding import derive
@@ -123,9 +124,9 @@ class Server:
         base = entry.task.model
         self._check_intact([base])
         staleness = self.model.version - base.version + 1
-        upload = Upload(task, device, base, entry.fresh, staleness, report, entry.task.lr)
+        upload = self._readable(Upload(task, device, base, entry.fresh, staleness, report, entry.task.lr))
         self.counters.received += 1
-        if not self._sound(report) or not self.aggregator.plausible(upload):
+        if upload is None or not self.aggregator.plausible(upload):
             self.counters.refused += 1
             verdict = Verdict.REFUSED
         elif self.max_staleness is not None and staleness > self.max_staleness:
@@ -184,6 +185,17 @@ class Server:
                 idle[place], idle[undrawn] = idle[undrawn], device
         return picked
 
+    def _readable(self, upload: Upload) -> Upload | None:
+        """With its note as the method's own type. None: there is no model in it, or another note."""
+        try:
+            return self._noted(upload) if self._sound(upload.report) else None
+        except ValueError:
+            return None
+
+    def _noted(self, upload: Upload) -> Upload:
+        kind = self.aggregator.note_type
+        return upload if kind is None else replace(upload, note=of_table(kind, upload.report.note))
+
     def _sound(self, report: Report) -> bool:
         """Whether the report has a model in it: of the right kind and length, finite and not absurdly large."""
         vector, current = report.vector, self.model.vector
@@ -240,7 +252,7 @@ class Server:
             "draws": self._draws,
             "idle": torch.tensor(self._idle, dtype=torch.int32),
             "ledger": [(entry.task, entry.fresh, entry.asked, entry.urgent) for entry in self.ledger.values()],
-            "waiting": list(self.waiting),
+            "waiting": [replace(upload, note=None) for upload in self.waiting],  # it is in the report too
             "aggregator": self.aggregator.state(),
         }
 
@@ -248,5 +260,5 @@ class Server:
         self.model, self._draws, self._idle = state["model"], state["draws"], state["idle"].tolist()
         self.counters = Counters(**state["counters"])
         self.ledger = {task.id: Entry(task, *rest) for task, *rest in state["ledger"]}
-        self.waiting = list(state["waiting"])
+        self.waiting = [self._noted(upload) for upload in state["waiting"]]
         self.aggregator.restore(state["aggregator"])

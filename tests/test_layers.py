@@ -13,7 +13,7 @@ from helpers.repository import ROOT
 
 PACKAGE = ROOT / "fedasmu"
 FLOORS = {
-    "words": "errors seeding section measure protocol vector schedule roster events codec",
+    "words": "errors seeding section measure protocol vector schedule roster events codec note",
     "disk": "imports packaged disk lock checkpoint shelf record result",
     "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
     "server": "session server survey meter desk",

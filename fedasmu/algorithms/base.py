@@ -76,6 +76,8 @@ class Aggregate:
 class Aggregator(ABC):
     """The server half. It sees uploads that the server has accepted, and keeps whatever state the method needs."""
 
+    note_type: type[Any] | None = None  # a frozen dataclass: `upload.note` is then one of these, or the upload refused
+
     @abstractmethod
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate: ...
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from fedasmu.algorithms.fedasmu.notes import merge_fits
 from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
 from fedasmu.algorithms.feddyn import anchor
 from fedasmu.algorithms.steps import stepped
+from fedasmu.note import table
 from fedasmu.protocol import Fetch, Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -51,8 +53,20 @@ def refactored(factor: float, agreed: float, usual: float, rate: float) -> float
     return max(0.25, min(4.0, factor * math.exp(rate * (agreed - usual))))
 
 
+@dataclass(frozen=True, slots=True)
+class RefreshNote:
+    """What a device says beside its model. None: it did not ask for a fresh model, or there was no newer one."""
+
+    beta: float | None = None  # the fresh model's weight; 1 where the device went on from it
+    merged_after: int | None = None  # the steps that were done
+    slot: int | None = None  # likewise, also where there was no newer model
+    reward: float | None = None  # (R9)
+
+
 class Rebasing(Aggregator):
     """The server half: w <- w + alpha (corrected displacement), with alpha from the staleness that is left."""
+
+    note_type = RefreshNote
 
     def __init__(self, settings: FedASMUR, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
@@ -65,7 +79,7 @@ class Rebasing(Aggregator):
 
     def plausible(self, upload: Upload) -> bool:
         steps = self.federation.workload(upload.device).steps
-        return merge_fits(upload.report.note, steps, steps, 0.0, 1.0)
+        return merge_fits(upload.note, steps, steps, 0.0, 1.0)
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
@@ -82,11 +96,11 @@ class Rebasing(Aggregator):
         return Aggregate(vector, [alpha], details)
 
     def _staleness(self, upload: Upload) -> float:
-        note = upload.report.note
-        if not self.settings.effective_staleness or upload.fresh is None or not note.get("beta"):
+        note: RefreshNote = upload.note
+        if not self.settings.effective_staleness or upload.fresh is None or not note.beta or note.merged_after is None:
             return upload.staleness
         steps = self.federation.workload(upload.device).steps
-        return upload.staleness - saved(upload.base.version, upload.fresh.version, int(note["merged_after"]), steps)
+        return upload.staleness - saved(upload.base.version, upload.fresh.version, note.merged_after, steps)
 
     def _learn(self, current: Model, upload: Upload) -> None:
         """While this device trained, only others moved the model: do they go on where its last upload went?"""
@@ -115,7 +129,7 @@ class Refreshing(Learner):
         self.settings = settings
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
-        start, note = task.model.vector, dict[str, Any]()
+        start, note = task.model.vector, RefreshNote()
         pull, h = float(task.note.get("pull", 0.0)), memory.get("h", torch.zeros(()))
         action, cut = self._slot(task, work, memory)
         towards = anchor(start, h) if pull else None
@@ -126,14 +140,14 @@ class Refreshing(Learner):
             if fresh is not None:
                 vector, beta = self._refreshed(vector, start, fresh.vector, int(task.note["trainable"]))
                 shift = beta * (fresh.vector - start)
-                note = {"beta": beta, "merged_after": cut}
-            note |= {"slot": cut, "reward": self._reward(action, cut, fresh, task, work, memory)}
+                note = RefreshNote(beta, cut)
+            note = replace(note, slot=cut, reward=self._reward(action, cut, fresh, task, work, memory))
             rest, towards = range(cut, work.steps), towards + shift if towards is not None else None
             second: Trained = yield Train(vector, rest, task.lr, pull=pull, anchor=towards)
             vector, loss = second.vector, (loss * cut + second.loss * len(rest)) / work.steps
         if pull:
             memory["h"] = h + (vector - shift - start)
-        return Report(vector, work.examples, loss, note)
+        return Report(vector, work.examples, loss, table(note))
 
     def _refreshed(self, vector: Tensor, start: Tensor, fresh: Tensor, trainable: int) -> tuple[Tensor, float]:
         if self.settings.fresh == "rebase":

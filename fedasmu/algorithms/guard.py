@@ -59,6 +59,7 @@ def shortened(upload: Upload, origin: Tensor, share: float) -> Upload:
 class Guard(Aggregator):
     def __init__(self, aggregator: Aggregator, settings: GuardSettings, trainable: int) -> None:
         self.inner, self.settings, self.trainable = aggregator, settings, trainable
+        self.note_type = aggregator.note_type
         self.lengths: deque[float] = deque(maxlen=settings.window)
 
     @property

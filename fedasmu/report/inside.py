@@ -9,7 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedasmu.algorithms.fedasmu.notes import MergeNote
 from fedasmu.events import Delivered, Renewed
+from fedasmu.note import of_line
 from fedasmu.result import Result
 
 SMOOTHED = 100  # points that a line is the mean of, or a fifth of them where there are few
@@ -66,9 +68,9 @@ def _points(events: list[Noted], kind: type[Noted], key: str) -> Points:
 
 
 def _value(event: Noted, key: str) -> Any:
-    if isinstance(event, Renewed) and key == "weight":
-        return next(iter(event.weights), None)
-    return event.notes.get(key)
+    if isinstance(event, Delivered):
+        return getattr(of_line(MergeNote, event.notes), key)
+    return next(iter(event.weights), None) if key == "weight" else event.notes.get(key)
 
 
 def _running(times: list[float], values: list[float]) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedasmu.algorithms import Federation, settings
 from fedasmu.algorithms.fedasmu import FedASMU, formulas
 from fedasmu.algorithms.fedasmu.formulas import DeviceControls, Guard, ServerControls, own_displacement
+from fedasmu.algorithms.fedasmu.notes import MergeNote
 from fedasmu.algorithms.fedasmu.server import StalenessAware
 from fedasmu.protocol import Fetch, Model, Probe, Probed, Report, Task, Train, Trained, Upload, Workload
 from fedasmu.roster import Member, Roster, Seconds
@@ -134,7 +135,7 @@ def federation(size: int, tmp_path: Path, epochs: int = 3) -> Federation:
 
 
 def upload(base: Model, vector: Tensor, staleness: int, fresh: Model | None = None, **note: Any) -> Upload:
-    return Upload(0, 1, base, fresh, staleness, Report(vector, 10, 0.0, note), lr=1 / 6)
+    return Upload(0, 1, base, fresh, staleness, Report(vector, 10, 0.0, note), lr=1 / 6, note=MergeNote(**note))
 
 
 @pytest.mark.parametrize("update", ["model", "displacement"])
@@ -187,8 +188,8 @@ def test_the_projection_is_the_product_of_whole_vectors_block_by_block(correctio
     random, trainable = torch.Generator().manual_seed(3), 2 * BLOCK + 17
     base, fresh, reached = (torch.randn(trainable + 5, generator=random) for _ in range(3))
     previous = torch.randn(trainable, generator=random).half()
-    report = Report(reached, 10, note={"beta": 0.3, "merged_after": 1})
-    sent = Upload(0, 0, Model(0, base), Model(2, fresh), 3, report, lr=0.1)
+    note = MergeNote(beta=0.3, merged_after=1)
+    sent = Upload(0, 0, Model(0, base), Model(2, fresh), 3, Report(reached, 10), lr=0.1, note=note)
     moved = reached - base - 0.3 * correction * (fresh - base)
     expected = -(moved[:trainable].double() @ previous.double()) / 0.7
     assert formulas.projection(sent, previous, 0.7, correction) == pytest.approx(float(expected), rel=1e-4)
@@ -241,7 +242,7 @@ def test_dilution_shrinks_what_foreign_uploads_have_overwritten(tmp_path: Path) 
         aggregator = StalenessAware(method, federation(2, tmp_path / str(dilution)))
         first = aggregator.aggregate(Model(0, torch.zeros(2)), [upload(Model(0, torch.zeros(2)), torch.ones(2), 1)])
         model = Model(1, first.vector)
-        foreign = Upload(1, 2, model, None, 1, Report(torch.zeros(2), 10, 0.0, {}), lr=1 / 6)
+        foreign = Upload(1, 2, model, None, 1, Report(torch.zeros(2), 10), lr=1 / 6, note=MergeNote())
         second = aggregator.aggregate(model, [foreign])
         model = Model(2, second.vector)
         aggregator.aggregate(model, [upload(model, model.vector, 1, gradient=torch.ones(2))])
@@ -259,7 +260,7 @@ def test_in_the_displacement_form_nothing_is_diluted(tmp_path: Path) -> None:
         )
         aggregator = StalenessAware(method, federation(2, tmp_path / str(dilution)))
         aggregator.aggregate(start, [upload(start, torch.ones(2), 1)])
-        foreign = Upload(1, 2, start, None, 2, Report(torch.ones(2), 10, 0.0, {}), lr=1 / 6)
+        foreign = Upload(1, 2, start, None, 2, Report(torch.ones(2), 10), lr=1 / 6, note=MergeNote())
         aggregator.aggregate(Model(1, torch.zeros(2)), [foreign])
         model = Model(2, torch.zeros(2))
         aggregator.aggregate(model, [upload(model, model.vector, 1, gradient=torch.ones(2))])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedasmu.algorithms.corrections import CachedUpdates, DynamicRegulariser, Slope
 from fedasmu.algorithms.fedasmu import formulas as weights
-from fedasmu.algorithms.fedasmu_r import FedASMUR, agreement, rebased, refactored, saved
+from fedasmu.algorithms.fedasmu_r import FedASMUR, RefreshNote, agreement, rebased, refactored, saved
 from fedasmu.errors import UserError
 from fedasmu.protocol import Fetch, Model, Report, Train, Trained, Upload, Workload
 from fedasmu.recipe import parse
@@ -138,8 +138,8 @@ def test_the_dynamic_regulariser_by_hand(tmp_path: Path) -> None:
 
 
 def arrived(device: int, base: Model, numbers: Tensor, staleness: int, fresh: Model | None = None) -> Upload:
-    note: dict[str, Any] = {} if fresh is None else {"beta": 1.0, "merged_after": 1}
-    return Upload(0, device, base, fresh, staleness, Report(numbers, 10, 0.0, note), lr=0.1)
+    note = RefreshNote() if fresh is None else RefreshNote(1.0, 1)
+    return Upload(0, device, base, fresh, staleness, Report(numbers, 10), lr=0.1, note=note)
 
 
 def test_the_server_by_hand(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fedasmu.algorithms.fedavg import Average, LocalSGD
 from fedasmu.config import Config
 from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError
-from fedasmu.events import Delivered, Event, Lost, Measured, Started
+from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
 from fedasmu.pools import Inline, timing_only
 from fedasmu.profiles import Profile
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
@@ -111,52 +111,55 @@ class Ledger:
     """Reads a run's events one by one, as an auditor would."""
 
     def __init__(self, result: Result) -> None:
-        self.events = list(result.events)
         self.config = result.config
         self.busy: dict[int, int] = {}  # device -> task
-        self.starts: dict[int, dict[str, Any]] = {}
-        self.ends: dict[int, dict[str, Any]] = {}
-        self.fetches: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.starts: dict[int, Started] = {}
+        self.ends: dict[int, Delivered | Lost] = {}
+        self.fetches: dict[int, list[Fetched]] = defaultdict(list)
         self.version, self.most_busy, self.now = 0, 0, 0.0
         self.aggregated: list[int] = []
-        for event in self.events:
-            assert event["time"] >= self.now, "the clock never goes back"
-            self.now = event["time"]
-            getattr(self, f"read_{event['event']}")(event)
+        for event in result.typed_events:
+            assert event.time >= self.now, "the clock never goes back"
+            self.now = event.time
+            getattr(self, f"read_{event.kind}")(event)
 
-    def read_start(self, event: dict[str, Any]) -> None:
-        assert event["task"] == len(self.starts), "tasks are numbered in the order of their start"
-        assert event["device"] not in self.busy, "a device has one task at a time"
-        assert event["version"] == self.version, "a task starts from the newest version"
-        self.starts[event["task"]] = event
-        self.busy[event["device"]] = event["task"]
+    @property
+    def uploads(self) -> list[Delivered]:
+        return [event for event in self.ends.values() if isinstance(event, Delivered)]
+
+    def read_start(self, event: Started) -> None:
+        assert event.task == len(self.starts), "tasks are numbered in the order of their start"
+        assert event.device not in self.busy, "a device has one task at a time"
+        assert event.version == self.version, "a task starts from the newest version"
+        self.starts[event.task] = event
+        self.busy[event.device] = event.task
         self.most_busy = max(self.most_busy, len(self.busy))
 
-    def read_fetch(self, event: dict[str, Any]) -> None:
-        assert self.busy[event["device"]] == event["task"]
-        newest = self.version if self.version > self.starts[event["task"]]["version"] else None
-        assert event["fresh"] == newest
-        self.fetches[event["task"]].append(event)
+    def read_fetch(self, event: Fetched) -> None:
+        assert self.busy[event.device] == event.task
+        newest = self.version if self.version > self.starts[event.task].version else None
+        assert event.fresh == newest
+        self.fetches[event.task].append(event)
 
-    def end(self, event: dict[str, Any]) -> None:
-        assert self.busy.pop(event["device"]) == event["task"]
-        assert event["task"] not in self.ends
-        self.ends[event["task"]] = event
+    def end(self, event: Delivered | Lost) -> None:
+        assert self.busy.pop(event.device) == event.task
+        assert event.task not in self.ends
+        self.ends[event.task] = event
 
-    def read_upload(self, event: dict[str, Any]) -> None:
+    def read_upload(self, event: Delivered) -> None:
         self.end(event)
-        start, bound = self.starts[event["task"]], self.config["algorithm"].get("max_staleness", math.inf)
-        assert event["base"] == start["version"]
-        assert event["staleness"] == self.version - start["version"] + 1 >= 1
-        assert event["verdict"] == ("stale" if event["staleness"] > bound else "accepted")
+        start, bound = self.starts[event.task], self.config["algorithm"].get("max_staleness", math.inf)
+        assert event.base == start.version
+        assert event.staleness == self.version - start.version + 1 >= 1
+        assert event.verdict is (Verdict.STALE if event.staleness > bound else Verdict.ACCEPTED)
 
-    def read_lost(self, event: dict[str, Any]) -> None:
+    def read_lost(self, event: Lost) -> None:
         self.end(event)
 
-    def read_version(self, event: dict[str, Any]) -> None:
-        assert event["version"] == self.version + 1, "versions are counted without a gap"
+    def read_version(self, event: Renewed) -> None:
+        assert event.version == self.version + 1, "versions are counted without a gap"
         self.version += 1
-        self.aggregated += event["tasks"]
+        self.aggregated += event.tasks
 
 
 def profiles(result: Result) -> list[Profile]:
@@ -190,8 +193,8 @@ def test_invariants_of_every_run(
     assert ledger.most_busy <= (min(limit, algorithm.cohort) if algorithm.cohort else limit)
 
     # A task ends in an upload or a loss, or is under way when the run ends; what was accepted was aggregated.
-    uploads = [event for event in ledger.ends.values() if event["event"] == "upload"]
-    accepted = [event["task"] for event in uploads if event["verdict"] == "accepted"]
+    uploads = ledger.uploads
+    accepted = [event.task for event in uploads if event.verdict is Verdict.ACCEPTED]
     assert sorted(accepted) == sorted(ledger.aggregated)
     assert set(ledger.starts) == set(ledger.ends) | set(ledger.busy.values())
     assert len(uploads) == result.summary["uploads"] <= 40
@@ -201,17 +204,17 @@ def test_invariants_of_every_run(
     # Completion = dispatch + download + training + upload.
     size, samples = 4 * 42, 23 * 2
     for event in uploads:
-        device, fetches = devices[event["device"]], ledger.fetches[event["task"]]
-        slowdown = 1 + fleet["jitter"] * (2 * uniform(seed, "jitter", event["task"]) - 1)
+        device, fetches = devices[event.device], ledger.fetches[event.task]
+        slowdown = 1 + fleet["jitter"] * (2 * uniform(seed, "jitter", event.task) - 1)
         cost = device.download(size) + samples * device.seconds_per_sample * slowdown + device.upload(size)
         if fetches:
             (fetch,) = fetches
-            cost += device.latency + device.download(size if fetch["fresh"] else 0)
-        took = event["time"] - ledger.starts[event["task"]]["time"]
+            cost += device.latency + device.download(size if fetch.fresh else 0)
+        took = event.time - ledger.starts[event.task].time
         assert took == pytest.approx(cost, abs=1e-6)
 
     # Every byte that was sent is counted: models to devices, fresh models, and models to the server.
-    fresh = sum(fetch["fresh"] is not None for fetches in ledger.fetches.values() for fetch in fetches)
+    fresh = sum(fetch.fresh is not None for fetches in ledger.fetches.values() for fetch in fetches)
     assert result.summary["bytes_down"] == size * (len(ledger.starts) + fresh)
     assert result.summary["bytes_up"] % size == 0
     assert len(uploads) <= result.summary["bytes_up"] // size <= len(ledger.starts)
@@ -224,18 +227,18 @@ def test_invariants_of_every_run(
     assert (result.curve["time"][1:] >= result.curve["time"][:-1]).all()
     if uploads:
         assert result.summary["mean_staleness"] == pytest.approx(
-            sum(event["staleness"] for event in uploads) / len(uploads)
+            sum(event.staleness for event in uploads) / len(uploads)
         )
 
 
 def test_fresh_models_are_sent_and_counted(tmp_path: Path) -> None:
     result = simulate(tmp_path / "run", Study(asks=True), fleet={"slowest_over_fastest": 20.0})
     ledger = Ledger(result)
-    fresh = [fetch for fetches in ledger.fetches.values() for fetch in fetches if fetch["fresh"] is not None]
+    fresh = [fetch for fetches in ledger.fetches.values() for fetch in fetches if fetch.fresh is not None]
     assert len(fresh) > 10
     assert result.summary["bytes_down"] == 168 * (len(ledger.starts) + len(fresh))
-    noted = {event["task"]: event["fresh"] for event in ledger.ends.values()}
-    assert all(noted[fetch["task"]] == fetch["fresh"] for fetch in fresh if fetch["task"] in noted)
+    noted = {event.task: event.notes["fresh"] for event in ledger.uploads}
+    assert all(noted[fetch.task] == fetch.fresh for fetch in fresh if fetch.task in noted)
 
 
 def test_completion_is_exactly_dispatch_plus_cost(tmp_path: Path) -> None:
@@ -243,9 +246,9 @@ def test_completion_is_exactly_dispatch_plus_cost(tmp_path: Path) -> None:
     ledger, devices = Ledger(result), profiles(result)
     assert len(ledger.ends) == 60
     for task, event in ledger.ends.items():
-        device, start = devices[event["device"]], ledger.starts[task]["time"]
+        device, start = devices[event.device], ledger.starts[task].time
         trained = start + device.download(168) + 46 * device.seconds_per_sample
-        assert event["time"] == trained + device.upload(168)
+        assert event.time == trained + device.upload(168)
 
 
 def test_a_trigger_every_period_starts_up_to_count_devices(tmp_path: Path) -> None:

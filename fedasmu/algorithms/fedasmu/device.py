@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,7 +13,9 @@ from torch import Tensor
 from fedasmu.algorithms.base import Learner
 from fedasmu.algorithms.fedasmu import formulas
 from fedasmu.algorithms.fedasmu.formulas import DeviceControls
+from fedasmu.algorithms.fedasmu.notes import MergeNote
 from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
+from fedasmu.note import table
 from fedasmu.protocol import Fetch, Memory, Model, Probe, Probed, Report, Session, Task, Train, Trained, Workload
 
 if TYPE_CHECKING:
@@ -26,28 +30,29 @@ class Merging(Learner):
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
         settings, start = self.settings, task.model.vector
-        note: dict[str, Any] = {}
+        note = MergeNote()
         if settings.server_gradient == "uploaded":
             probed: Probed = yield Probe(start, 0, gradient=True, free=True)
-            note["gradient"] = probed.gradient
+            note = MergeNote(probed.gradient)
         units = settings.units(work)
         if not settings.merge or units < 2:
             trained: Trained = yield Train(start, range(work.steps), task.lr)
-            return Report(trained.vector, work.examples, trained.loss, note)
+            return Report(trained.vector, work.examples, trained.loss, table(note))
         action, slot = self._slot(task, units, memory)
         cut = slot * (work.steps // units)
         first: Trained = yield Train(start, range(cut), task.lr)
         fresh: Model | None = yield Fetch()
-        vector, note["slot"] = first.vector, slot
+        vector, note = first.vector, replace(note, slot=slot)
         if fresh is not None:
-            vector, merged = yield from self._merge(vector, fresh, task, cut, memory)
-            note |= {"merged_after": cut, **merged}
-            self._learn(action, slot, merged["reward"], units, memory)
+            vector, note = yield from self._merge(vector, fresh, task, cut, memory, note)
+            self._learn(action, slot, note.reward, units, memory)
         second: Trained = yield Train(vector, range(cut, work.steps), task.lr)
         loss = (first.loss * cut + second.loss * (work.steps - cut)) / work.steps
-        return Report(second.vector, work.examples, loss, note)
+        return Report(second.vector, work.examples, loss, table(note))
 
-    def _merge(self, vector: Tensor, fresh: Model, task: Task, cut: int, memory: Memory) -> Any:
+    def _merge(
+        self, vector: Tensor, fresh: Model, task: Task, cut: int, memory: Memory, note: MergeNote
+    ) -> Generator[Probe, Probed, tuple[Tensor, MergeNote]]:
         """(7), (8), (9): merge, learn gamma and upsilon from the gradient, and give the reward."""
         settings, origin = self.settings, task.model.version
         controls = DeviceControls(memory.get("gamma", settings.gamma0), memory.get("upsilon", settings.upsilon0))
@@ -62,9 +67,9 @@ class Merging(Learner):
         after: Probed = yield Probe(merged, cut, gradient=True, free=True)
         if settings.device_order == "after_merge":
             controls = self._adjusted(controls, fresh.version, origin, after, towards)
-        learned = {"gamma": controls.gamma, "upsilon": controls.upsilon}
-        memory |= learned
-        return merged, {"beta": beta, "reward": before.loss - after.loss, **learned}
+        gamma, upsilon = memory["gamma"], memory["upsilon"] = controls.gamma, controls.upsilon
+        reward = before.loss - after.loss
+        return merged, replace(note, merged_after=cut, beta=beta, reward=reward, gamma=gamma, upsilon=upsilon)
 
     def _adjusted(
         self, controls: DeviceControls, fresh: int, origin: int, probed: Probed, towards: Tensor
@@ -92,12 +97,12 @@ class Merging(Learner):
             return self._table(memory, units).choose(task.seed)
         return -1, int(task.note["slot"])
 
-    def _learn(self, action: int, slot: int, reward: float, units: int, memory: Memory) -> None:
+    def _learn(self, action: int, slot: int, reward: float | None, units: int, memory: Memory) -> None:
         if self.settings.slots != "learned":
             return
         if action < 0:
             memory["slot"] = slot
-        elif math.isfinite(reward):
+        elif reward is not None and math.isfinite(reward):
             self._table(memory, units).learn(action, slot, reward)
 
     def _table(self, memory: Memory, units: int) -> QTable:

@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from fedasmu.algorithms.fedasmu.notes import Merge
 from fedasmu.protocol import Upload
 from fedasmu.vector import blocks
 
@@ -98,7 +99,8 @@ def _displacement(beta: float, reached: Tensor, base: Tensor, fresh: Tensor | No
 
 def _merged(upload: Upload, correction: bool) -> tuple[float, list[Tensor]]:
     """The weight of the merge that is to be subtracted, and the models that this needs: with it, or without."""
-    beta, models = float(upload.report.note.get("beta") or 0.0), [upload.report.vector, upload.base.vector]
+    note: Merge = upload.note
+    beta, models = float(note.beta or 0.0), [upload.report.vector, upload.base.vector]
     if correction and upload.fresh is not None and beta:
         models.append(upload.fresh.vector)
     return beta, models
@@ -121,10 +123,10 @@ def projection(upload: Upload, previous: Tensor, path: float, correction: bool =
 
 def effective_staleness(upload: Upload, steps: int) -> float:
     """s, less what a merge after k of n steps has made up for; without a merge s itself"""
-    note = upload.report.note
-    if upload.fresh is None or not note.get("beta"):
+    note: Merge = upload.note
+    if upload.fresh is None or not note.beta or note.merged_after is None:
         return upload.staleness
-    stands_for = interpolated_version(upload.base.version, upload.fresh.version, int(note["merged_after"]), steps)
+    stands_for = interpolated_version(upload.base.version, upload.fresh.version, note.merged_after, steps)
     return upload.staleness - (stands_for - upload.base.version)
 
 

@@ -1,10 +1,10 @@
-"""What a device writes into its upload's note, checked before the server uses it: a device is not believed."""
+"""What a device of FedASMU says beside its model, and whether that can be true: a device is not believed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,21 +12,46 @@ from torch import Tensor
 MOST_REWARD = 1e3  # a difference of two losses beyond this teaches nothing worth knowing
 
 
-def merge_fits(note: Mapping[str, Any], steps: int, units: int, low: float, high: float) -> bool:
+@dataclass(frozen=True, slots=True)
+class MergeNote:
+    """What is None did not happen: nothing was asked for, there was no newer model, nobody wants the gradient."""
+
+    gradient: Tensor | None = None  # at the model that was sent, where the server wants it
+    slot: int | None = None  # when the device asked for a fresh model
+    merged_after: int | None = None  # the steps that it had done when it merged one
+    beta: float | None = None  # the fresh model's weight, (8)
+    reward: float | None = None  # by how much merging lowered the loss
+    gamma: float | None = None  # what the device has learned since, (9)
+    upsilon: float | None = None
+
+
+class Merge(Protocol):
+    """What FedASMU's note and FedASMU-R's tell alike."""
+
+    @property
+    def slot(self) -> int | None: ...
+    @property
+    def merged_after(self) -> int | None: ...
+    @property
+    def beta(self) -> float | None: ...
+    @property
+    def reward(self) -> float | None: ...
+
+
+def merge_fits(note: Merge, steps: int, units: int, low: float, high: float) -> bool:
     """Whether what a note says about a merge can be true: its weight, the moment, the slot, the reward."""
-    reward = note.get("reward", 0.0)
-    return (
-        _within(note.get("beta", 0.0), low, high)
-        and ("beta" not in note or _whole(note.get("merged_after"), steps))
-        and ("slot" not in note or _whole(note["slot"], units))
-        and (_within(reward, -MOST_REWARD, MOST_REWARD) or (isinstance(reward, float) and not math.isfinite(reward)))
-    )
+    if note.beta is not None and not (low <= note.beta <= high and _counts(note.merged_after, steps)):
+        return False
+    if note.slot is not None and not _counts(note.slot, units):
+        return False
+    reward = 0.0 if note.reward is None else note.reward
+    return abs(reward) <= MOST_REWARD or (isinstance(reward, float) and not math.isfinite(reward))
 
 
-def gradient_fits(sent: Any, size: int) -> bool:
+def gradient_fits(sent: Tensor | None, size: int) -> bool:
     """Whether it is a gradient, of as many elements, and finite."""
     return (
-        isinstance(sent, Tensor)
+        sent is not None
         and sent.dtype == torch.float32
         and sent.layout == torch.strided
         and sent.device.type == "cpu"
@@ -35,9 +60,5 @@ def gradient_fits(sent: Any, size: int) -> bool:
     )
 
 
-def _within(value: Any, low: float, high: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-
-
-def _whole(value: Any, limit: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < limit
+def _counts(value: int | None, limit: int) -> bool:
+    return value is not None and 1 <= value < limit

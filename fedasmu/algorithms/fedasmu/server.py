@@ -13,7 +13,7 @@ from torch import Tensor
 from fedasmu.algorithms.base import Aggregate, Aggregator, Federation
 from fedasmu.algorithms.fedasmu import formulas
 from fedasmu.algorithms.fedasmu.formulas import HIGHEST_BETA, ServerControls
-from fedasmu.algorithms.fedasmu.notes import gradient_fits, merge_fits
+from fedasmu.algorithms.fedasmu.notes import MergeNote, gradient_fits, merge_fits
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.steps import stepped
 from fedasmu.protocol import Model, Upload
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 class StalenessAware(Aggregator):
     """The server half: alpha from staleness with learned controls, and the meta model of the time slots."""
+
+    note_type = MergeNote
 
     def __init__(self, settings: FedASMU, federation: Federation) -> None:
         self.settings, self.federation, self.shelf = settings, federation, federation.shelf
@@ -42,10 +44,11 @@ class StalenessAware(Aggregator):
         return {"slot": self.offered[device]}
 
     def plausible(self, upload: Upload) -> bool:
-        settings, note, work = self.settings, upload.report.note, self.federation.workload(upload.device)
+        settings, work = self.settings, self.federation.workload(upload.device)
+        note: MergeNote = upload.note
         if settings.server_gradient == "uploaded":
             size = min(len(upload.report.vector), self.federation.trainable)
-            if not gradient_fits(note.get("gradient"), size):
+            if not gradient_fits(note.gradient, size):
                 return False
         low, high = (0.0, HIGHEST_BETA) if settings.guards else (-sys.float_info.max, sys.float_info.max)
         return merge_fits(note, work.steps, settings.units(work), low, high)
@@ -99,7 +102,7 @@ class StalenessAware(Aggregator):
         """Of the gradient on where the device's previous upload moved the model."""
         settings = self.settings
         if settings.server_gradient == "uploaded":
-            pairs = blocks(previous, upload.report.note["gradient"])
+            pairs = blocks(previous, upload.note.gradient)
             return sum(float(torch.dot(sent, before.to(torch.float32))) for before, sent in pairs)
         path = upload.lr * self.federation.workload(upload.device).steps
         printed = settings.gradient_sign == "printed"
@@ -127,13 +130,13 @@ class StalenessAware(Aggregator):
 
     def _teach(self, upload: Upload) -> None:
         """The first reward of a device trains the meta model; from then on the device's own table decides."""
-        reward = upload.report.note.get("reward")
-        if reward is None or upload.device in self.seen:
+        note: MergeNote = upload.note
+        if note.reward is None or upload.device in self.seen:
             return
         self.seen.add(upload.device)
         slot = self.offered.pop(upload.device, None)
         if self.policy is not None and slot is not None:
-            self.policy.learn(upload.device, slot, float(reward))
+            self.policy.learn(upload.device, slot, float(note.reward))
 
     def state(self) -> dict[str, Any]:
         return {

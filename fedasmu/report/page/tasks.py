@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedasmu.algorithms.fedasmu.notes import MergeNote
 from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Fetched, Lost, Renewed, Started
+from fedasmu.note import of_line, table
 from fedasmu.profiles import Profile, read_profiles
 from fedasmu.result import Result
 
@@ -94,7 +96,8 @@ def _fleet(path: Path) -> list[Profile]:
 
 
 def _noted(event: Delivered) -> dict[str, Any]:
-    return {name: event.notes[name] for name in ("beta", "reward", "slot") if event.notes.get(name) is not None}
+    note = of_line(MergeNote, event.notes)
+    return table(MergeNote(beta=note.beta, reward=note.reward, slot=note.slot))
 
 
 def _derive_moments(rows: list[dict[str, Any]], fleet: list[Profile], result: Result, until: float) -> None:
