@@ -177,6 +177,8 @@ class Evaluation(Section):
 
     @model_validator(mode="after")
     def _check_judges(self) -> Evaluation:
+        if self.on_devices and self.metric != ACCURACY:
+            raise ValueError(f"on_devices = {self.on_devices}: devices measure the accuracy, not {self.metric}")
         if self.by == "devices" and not self.on_devices:
             raise ValueError("by = 'devices': they need examples to measure on; set on_devices, to 0.1 for instance")
         return self

@@ -126,6 +126,11 @@ def test_devices_that_judge_need_something_to_judge_on() -> None:
         parse(settings(evaluate={"by": "devices"}))
 
 
+def test_devices_measure_the_accuracy_and_nothing_else() -> None:
+    with pytest.raises(UserError, match=r"on_devices = 0.1: devices measure the accuracy, not rmse"):
+        parse(settings(evaluate={"on_devices": 0.1, "metric": "rmse", "targets": []}))
+
+
 def test_a_device_measures_on_its_own_examples() -> None:
     world = build(parse(settings(evaluate=BY_DEVICES)), softmax, blobs())
     assert world.trainer is not None

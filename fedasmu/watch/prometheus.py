@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
-from fedasmu.events import COLUMNS
 from fedasmu.watch.service import number, read
 from fedasmu.watch.standing import Run
 
 Sample = tuple[dict[str, str], float]  # labels, value
+LONGEST = 1000  # characters of the head of a file of metrics
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
 MEASURED = {
     "time": ("run_seconds", "gauge", "Virtual seconds of a simulation, seconds served of a service."),
     "version": ("model_version", "gauge", "How often the global model was updated."),
     "uploads": ("uploads_total", "counter", "Uploads received, whatever became of them."),
-    "accuracy": ("accuracy", "gauge", "Of the last evaluation."),
     "loss": ("loss", "gauge", "Of the last evaluation."),
     "worst_tenth": ("worst_tenth_accuracy", "gauge", "Of the devices for whom the model is worst."),
     "staleness": ("staleness", "gauge", "Mean over the uploads before the last evaluation."),
@@ -63,6 +63,9 @@ def _lines(runs: Sequence[Run]) -> Iterator[str]:
     finished = [({"run": run.label}, float((run.directory / "summary.json").is_file())) for run in runs]
     yield from series("run_finished", "gauge", "1 when the run is over.", finished)
     last = {run.label: _last(run) for run in runs}
+    named = ((label, _metric(row), row) for label, row in last.items())
+    scores = (({"run": label, "metric": metric}, row[metric]) for label, metric, row in named if metric)
+    yield from series("score", "gauge", "Of the last evaluation, by the run's metric.", scores)
     for key, about in MEASURED.items():
         yield from series(*about, (({"run": label}, row[key]) for label, row in last.items() if key in row))
     services = {run.label: found for run in runs if (found := read(run.directory)) is not None}
@@ -74,14 +77,24 @@ def _lines(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _last(run: Run) -> dict[str, float]:
-    """The last line of the metrics, as far as it is numbers."""
+    """The last line of the metrics by the names in its head, as far as it is numbers."""
+    try:
+        with (run.directory / "metrics.csv").open(errors="replace") as file:
+            head = file.readline(LONGEST).rstrip("\n").split(",")
+    except OSError:
+        return {}
     found: dict[str, float] = {}
-    for name, cell in zip(COLUMNS, str(run.standing()["last"]).split(","), strict=False):
-        try:
+    for name, cell in zip(head, str(run.standing()["last"]).split(","), strict=False):
+        with suppress(ValueError):
             found[name] = float(cell)
-        except ValueError:
-            continue
     return found
+
+
+def _metric(row: dict[str, float]) -> str:
+    """The column after the uploads is headed by the run's metric."""
+    names = list(row)
+    place = names.index("uploads") + 1 if "uploads" in names else len(names)
+    return names[place] if place < len(names) else ""
 
 
 def _states(services: dict[str, dict[str, Any]]) -> Iterator[Sample]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fedasmu.events import COLUMNS
+from fedasmu.events import columns
 from fedasmu.watch import prometheus
 from fedasmu.watch.follow import CHUNK, Place, news
 from fedasmu.watch.standing import find
@@ -257,7 +257,8 @@ SERVICE = {
 def served(folder: Path, **changes: object) -> None:
     (folder / "config.toml").write_text('seed = 0\n[algorithm]\nname = "fedasync"\n')
     (folder / "events.jsonl").write_text("")
-    (folder / "metrics.csv").write_text(",".join(COLUMNS) + "\n" + "5.0,2,8,0.75,0.5,,1.5,1,2,3,100,50,0,,\n")
+    head = ",".join(columns("accuracy"))
+    (folder / "metrics.csv").write_text(f"{head}\n5.0,2,8,0.75,0.5,,1.5,1,2,3,100,50,0,,\n")
     (folder / "service.json").write_text(json.dumps(SERVICE | changes))
 
 
@@ -287,14 +288,14 @@ def test_prometheus_and_health(tmp_path: Path) -> None:
         assert asked(url + "healthz") == (200, '{"watching":true}')
         assert asked(url + "metrics", Host="evil.example")[0] == 421
     label = r'run="a \"b\"\\c"'
-    assert f"fedasmu_accuracy{{{label}}} 0.75\n" in text
+    assert f'fedasmu_score{{{label},metric="accuracy"}} 0.75\n' in text
     assert f"fedasmu_uploads_total{{{label}}} 8.0\n" in text
     assert f'fedasmu_service_devices{{{label},state="working"}} 1.0\n' in text
     assert f'fedasmu_service_refusals_total{{{label},status="401"}} 3.0\n' in text
     sample = re.compile(r'fedasmu_[a-z_]+\{([a-z]+="([^"\\\n]|\\[\\"n])*",?)+\} [0-9.e+-]+')
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(sample.fullmatch(line) for line in lines)
-    assert text.count("# TYPE fedasmu_accuracy gauge") == 1
+    assert text.count("# TYPE fedasmu_score gauge") == 1
 
 
 @pytest.mark.parametrize(
