@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,7 @@ class World:
     held: Sequence[int]  # that it measures on
     profiles: Sequence[Profile]  # of each device: measured, drawn, or what is assumed of it until it enrols
     trainer: Trainer | None  # None without data
+    words: Mapping[str, Any]  # options that a text model takes from its data
 
     def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
         if self.trainer is None:
@@ -119,6 +121,7 @@ def build(
         if data.classifies and data.classes < 2:
             raise UserError("the data have a single class: there is nothing to tell apart")
         config, shape, classes = _sized(config, data, say), data.shape, data.classes
+        words = {**({"vocabulary": len(data.words)} if data.words else {}), **words}
     module = network(config.model, model, shape, classes, config.seed, words)
     try:
         layout = Layout.of(module)
@@ -139,6 +142,7 @@ def build(
         held=held,
         profiles=profiles(config.fleet, config.seed),
         trainer=None if data is None else _trainer(config, module, layout, data, goal, say),
+        words=words,
     )
 
 

@@ -25,6 +25,7 @@ from fedasmu.commands import (
     loading,
     paper,
     rehearsing,
+    replaying,
     reporting,
     running,
     say,
@@ -172,6 +173,7 @@ for command, epilog in (
     (serving.serve, serving.SERVE_EXAMPLES),
     (joining.join, joining.JOIN_EXAMPLES),
     (rehearsing.rehearse, rehearsing.REHEARSE_EXAMPLES),
+    (replaying.replay, replaying.REPLAY_EXAMPLES),
 ):
     app.command(epilog=epilog, cls=Hinting)(command)
 

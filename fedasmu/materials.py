@@ -44,7 +44,7 @@ def federated_data(config: Config, say: Callable[[str], None]) -> tuple[Federate
     words: dict[str, Any] = {"vocabulary": len(dataset.words)} if dataset.words else {}
     if dataset.vectors is not None:
         words |= {"pretrained": dataset.vectors, "embedding": dataset.vectors.shape[1]}
-    return FederatedData(dataset.name, dataset.train, dataset.test, parts, dataset.classes), words
+    return FederatedData(dataset.name, dataset.train, dataset.test, parts, dataset.classes, words=dataset.words), words
 
 
 def expected_data(settings: Data) -> tuple[tuple[int, ...], int, dict[str, Any]]:

@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 
-from fedasmu.errors import Refused
-
-NO_THREAD = "the system gives this process no further thread: see `ulimit -u`, and how much memory is free"
+from fedasmu.errors import Refused, refusal
 
 
 @contextmanager
@@ -32,8 +30,8 @@ def started(work: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
-    except RuntimeError:
-        raise Refused(NO_THREAD) from None
+    except RuntimeError as error:
+        raise Refused(refusal(error)) from None
     return thread
 
 
@@ -42,8 +40,8 @@ def one_worker(name: str) -> ThreadPoolExecutor:
     executor = ThreadPoolExecutor(1, thread_name_prefix=name)
     try:
         executor.submit(int)
-    except RuntimeError:
-        raise Refused(NO_THREAD) from None
+    except RuntimeError as error:
+        raise Refused(refusal(error)) from None
     return executor
 
 

@@ -35,6 +35,7 @@ def join(
     seconds_per_sample: Annotated[
         float, typer.Option(min=0.0, help="Take at least so long to train on an example: play a slower device.")
     ] = 0.0,
+    new_key: Annotated[bool, typer.Option(help="Change this device's key: the old one signs for the new.")] = False,
     quiet: Annotated[bool, typer.Option(help="Say nothing while all is well.")] = False,
 ) -> None:
     """Be a device: train on your own data until the run is over. The data never leave this machine."""
@@ -58,6 +59,7 @@ def join(
             invite=invite or None,
             state=state or Path("fedasmu-device"),
             name=name or None,
+            new_key=new_key,
             model=own,
             engine=engine,
             say=(lambda line: None) if quiet else say,

@@ -27,6 +27,7 @@ class FederatedData:
     shards: Sequence[Tensor]
     classes: int
     held: Sequence[Tensor] = ()  # what each device measures on, and does not train on
+    words: Sequence[str] = ()  # of texts: the word of each number
 
     @classmethod
     def of(

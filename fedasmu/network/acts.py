@@ -44,7 +44,7 @@ class Acts:
     def do(self, kind: str, now: float, body: bytes = b"", **head: Any) -> None:
         """Append, then apply. A full disk shows in the appending, when nothing has changed yet."""
         act = Act(kind, {"time": max(self.now, now), **head}, body)
-        self._apply(self.ledger.append(act), act)
+        self.apply(self.ledger.append(act), act)
 
     def recover(self, first: int) -> int:
         """Apply what the ledger has from this act on. How many acts that were."""
@@ -52,7 +52,7 @@ class Acts:
         number = first - 1
         for number, act in self.ledger.replay(first):  # read twice, and not kept: uploads may not fit into the memory
             if number not in skipped:
-                self._apply(number, act)
+                self.apply(number, act)
         return number - first + 1
 
     def report(self, task: int, body: bytes | bytearray) -> Report:
@@ -61,7 +61,8 @@ class Acts:
         size = len(self.desk.server.model.vector)
         return wire.read_report(body, size, self.attachments, member.examples, member.held)
 
-    def _apply(self, number: int, act: Act) -> None:
+    def apply(self, number: int, act: Act) -> None:
+        """Make the call that this act stands for."""
         try:
             getattr(self, f"_{act.kind}")(act.head, act.body)
         except Exception as error:

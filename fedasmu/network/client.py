@@ -18,7 +18,17 @@ from fedasmu.errors import UserError
 from fedasmu.network import wire
 from fedasmu.network.connection import Connection, Cut, Ended, Heard, Reply, reason
 from fedasmu.network.download import Download
-from fedasmu.network.keys import Invite, Key, content_digest, decoded, encoded, enrol_text, hello_text, request_text
+from fedasmu.network.keys import (
+    Invite,
+    Key,
+    content_digest,
+    decoded,
+    encoded,
+    enrol_text,
+    hello_text,
+    rekey_text,
+    request_text,
+)
 
 FIRST, LONGEST = 1.0, 60.0  # seconds between two attempts: drawn from 0 up to these
 SMALL = 1 << 20  # bytes of a reply that holds no model
@@ -64,6 +74,17 @@ class Client:
             return {"invite": invite.id, "name": name, "examples": examples, **signed}
 
         return self._challenged("/v1/enrol", request)[1]
+
+    def rekey(self, new: Key) -> None:
+        """Give this device's seat to a new key, and speak with that from now on."""
+
+        def request(run: str, challenge: str) -> dict[str, Any]:
+            text = rekey_text(run, challenge, self.key.public, new.public)
+            signed = {"signature": encoded(self.key.sign(text)), "proof": encoded(new.sign(text))}
+            return {"new": encoded(new.public), **signed}
+
+        self._challenged("/v1/key", request)
+        self.key = new
 
     def hello(self, examples: int) -> dict[str, Any]:
         """Open a visit; the server's settings for devices."""

@@ -13,7 +13,7 @@ from starlette.requests import Request
 import fedasmu
 from fedasmu.network import wire
 from fedasmu.network.deadline import DEVICE
-from fedasmu.network.keys import content_digest, decoded, enrol_text, hello_text, request_text, verified
+from fedasmu.network.keys import content_digest, decoded, enrol_text, hello_text, rekey_text, request_text, verified
 from fedasmu.network.listener import Bucket
 from fedasmu.network.register import Refused, Register, Seat
 from fedasmu.network.visits import Challenges, Visits
@@ -76,6 +76,20 @@ class Door:
             status = 403 if refused.code.startswith("invite") or refused.code == "revoked" else 409
             raise Problem(status, refused.code, str(refused)) from None
         self._read()
+        return seat
+
+    def rekey(self, table: dict[str, Any]) -> Seat:
+        """A device's next key: both have signed."""
+        old, new = _bytes(table, "key", 32), _bytes(table, "new", 32)
+        text = rekey_text(self.run, _text(table, "challenge"), old, new)
+        proofs = ((old, _bytes(table, "signature", 64)), (new, _bytes(table, "proof", 64)))
+        self._challenged(table, all(verified(key, signature, text) for key, signature in proofs))
+        try:
+            seat = self.register.rekey(old, new)
+        except Refused as refused:
+            raise Problem(401, refused.code, str(refused)) from None
+        self._read()
+        self.visits.close(seat.seat)
         return seat
 
     def hello(self, table: dict[str, Any]) -> tuple[Seat, str, int]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from filelock import FileLock, Timeout
 
 from fedasmu import checkpoint
 from fedasmu.disk import write_whole
-from fedasmu.errors import UserError
-from fedasmu.network import failpoint
+from fedasmu.errors import Refused, UserError
+from fedasmu.network import failpoint, vocabulary
 from fedasmu.network.keys import Key, decoded, encoded
 from fedasmu.protocol import Memory
 
@@ -49,6 +50,19 @@ class Drawer:
     def close(self) -> None:
         self._lock.release()
 
+    @property
+    def has_next_key(self) -> bool:
+        """Whether a change of keys was begun, and the server's answer may be lost."""
+        return (self.folder / "key.next").exists()
+
+    def next_key(self) -> Key:
+        return Key.at(self.folder / "key.next")
+
+    def take_next_key(self) -> None:
+        """The server knows it now: it is in the place of the old one."""
+        (self.folder / "key.next").replace(self.folder / "key")
+        self.key = Key.at(self.folder / "key")
+
     def pins(self) -> list[bytes]:
         try:
             return [decoded(pin, 32) for pin in json.loads((self.folder / "server.json").read_text())["pins"]]
@@ -64,6 +78,16 @@ class Drawer:
             raise UserError("the server's run has a name that cannot be")
         self._run = self.folder / "runs" / run
 
+    def words(self, digest: str, ask: Callable[[], bytes]) -> list[str]:
+        """The words with this digest: kept, or asked for once."""
+        path = self.folder / f"vocabulary-{digest}.json"
+        with suppress(OSError, ValueError):
+            return vocabulary.read(path.read_bytes(), digest)
+        data = ask()
+        words = vocabulary.read(data, digest)
+        write_whole(path, data.decode())
+        return words
+
     def memory(self) -> Memory:
         """A copy that a session may change: it counts only once it is kept."""
         return checkpoint.load(self._run / "memory", self.say) or {}
@@ -75,13 +99,25 @@ class Drawer:
     def post(self, parcel: Parcel) -> None:
         """Keep what is about to be sent: a crash from now on sends the very same."""
         frame = torch.frombuffer(bytearray(parcel.frame), dtype=torch.uint8)
-        checkpoint.save({"task": parcel.task, "frame": frame, "memory": parcel.memory}, self._run / "outbox")
+        with self._writing():
+            checkpoint.save({"task": parcel.task, "frame": frame, "memory": parcel.memory}, self._run / "outbox")
         failpoint.reach("outbox.saved")
 
     def settle(self, parcel: Parcel, keep: bool) -> None:
         """The server has answered: what the task has taught is kept or not, and the parcel is done with."""
         failpoint.reach("outbox.sent")
         if keep and parcel.memory:
-            checkpoint.save(parcel.memory, self._run / "memory")
+            with self._writing():
+                checkpoint.save(parcel.memory, self._run / "memory")
             failpoint.reach("memory.saved")
         shutil.rmtree(self._run / "outbox", ignore_errors=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Refused(
+                f"--state {self.folder}: cannot be written: {error.strerror}; when it can, start this device again: it "
+                "goes on with the same task"
+            ) from None

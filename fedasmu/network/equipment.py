@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import safetensors
-import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
@@ -19,48 +14,12 @@ from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData, hold_out
 from fedasmu.engine import native_network
 from fedasmu.errors import UserError
-from fedasmu.imports import load
 from fedasmu.network.terms import Terms, layout_digest
 from fedasmu.network.wire import Shapes
 from fedasmu.protocol import Workload
 from fedasmu.seeding import derive
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
-
-Source = Callable[[], tuple[Any, Any]]
-"""Gives a device's inputs and targets, as tensors or numpy arrays."""
-
-
-def source(text: str) -> Source:
-    """What `--data` names: a file, or a function as package.module:name."""
-    path = Path(text)
-    if path.suffix in (".npz", ".safetensors"):
-        return lambda: _file(path)
-    if ":" not in text:
-        raise UserError(f"--data {text}: give an .npz or .safetensors file, or a function as package.module:name")
-    try:
-        found: Source = load(text)
-    except ValueError as error:
-        raise UserError(f"--data {text}: {error}") from None
-    return found
-
-
-def examples(given: Source) -> tuple[Tensor, Tensor]:
-    """The device's data as tensors, if they can be that."""
-    try:
-        inputs, targets = given()
-        inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"data: must give (inputs, targets) as arrays: {error}") from error
-    if inputs.dtype not in (torch.uint8, torch.int64, torch.float32):
-        inputs = inputs.to(torch.float32 if inputs.is_floating_point() else torch.int64)
-    if targets.is_floating_point() or targets.dim() != 1 or len(targets) != len(inputs) or not len(targets):
-        raise UserError(f"data: targets must be whole numbers, one for each of the {len(inputs)} inputs, and some")
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise UserError("data: the inputs are not all finite numbers")
-    return inputs, targets.to(torch.int64)
 
 
 class Equipment:
@@ -103,20 +62,6 @@ class Equipment:
             )
         if targets.min() < 0 or targets.max() >= terms.classes:
             raise UserError(f"data: targets must be classes 0..{terms.classes - 1}, as in this run")
-
-
-def _file(path: Path) -> tuple[Any, Any]:
-    """Inputs and targets of a file. Nothing in it is executed: object arrays are refused."""
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return arrays["inputs"], arrays["targets"]
-        tensors = safetensors.numpy.load_file(path)
-        return tensors["inputs"], tensors["targets"]
-    except KeyError:
-        raise UserError(f"--data {path}: must hold arrays named inputs and targets") from None
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise UserError(f"--data {path}: cannot be read: {error}") from None
 
 
 def _network(terms: Terms, url: str, model: Callable[[], nn.Module] | None) -> nn.Module:

@@ -118,6 +118,11 @@ def hello_text(run: str, challenge: str, public: bytes) -> bytes:
     return "\n".join(["fedasmu-1 hello", run, challenge, encoded(public)]).encode()
 
 
+def rekey_text(run: str, challenge: str, old: bytes, new: bytes) -> bytes:
+    """What a device's old key and its new one both sign."""
+    return "\n".join(["fedasmu-1 rekey", run, challenge, encoded(old), encoded(new)]).encode()
+
+
 def enrol_text(run: str, challenge: str, public: bytes, name: str, examples: int) -> bytes:
     """What an invite's key and the device's new key both sign."""
     return "\n".join(["fedasmu-1 enrol", run, challenge, encoded(public), name, str(examples)]).encode()

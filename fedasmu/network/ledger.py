@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fedasmu.disk import sync
 from fedasmu.network import failpoint
 from fedasmu.network.segment import Act, Damaged, Segment, opening, packed
 from fedasmu.process import one_worker
@@ -60,9 +61,8 @@ class Ledger:
         self.next = 0  # the number of the act that comes next
         self.size = 0  # bytes of acts appended since the last rotation
         self.full = False
-        segments = self._segments()
-        if segments:
-            self._go_on(*segments[-1])
+        if found := segments(directory):
+            self._go_on(*found[-1])
         else:
             self._begin()
 
@@ -110,11 +110,11 @@ class Ledger:
 
     def replay(self, first: int) -> Iterator[tuple[int, Act]]:
         """The acts from this number on."""
-        segments = self._segments()
-        if segments[0][0] > first:
-            raise Damaged(f"{self.directory}: the acts from {first} on are needed, but {segments[0][1].name} is first")
-        ends = [start for start, _ in segments[1:]] + [self.next]
-        for (start, path), end in zip(segments, ends, strict=True):
+        found = segments(self.directory)
+        if found[0][0] > first:
+            raise Damaged(f"{self.directory}: the acts from {first} on are needed, but {found[0][1].name} is first")
+        ends = [start for start, _ in found[1:]] + [self.next]
+        for (start, path), end in zip(found, ends, strict=True):
             if end > first:
                 segment = self._segment(path)
                 if start + len(segment.contents.acts) != end:
@@ -135,23 +135,17 @@ class Ledger:
 
     def prune(self, before: int) -> None:
         """Remove the segments that hold no act from this number on."""
-        segments = self._segments()
-        for (_, path), (following, _) in pairwise(segments):
+        for (_, path), (following, _) in pairwise(segments(self.directory)):
             if following <= before:
                 path.unlink()
         failpoint.reach("ledger.pruned")
-        _sync_folder(self.directory)
+        sync(self.directory)
 
     def close(self) -> None:
         self.sync()
         os.ftruncate(self._file, self._end)
         os.close(self._file)
         self._thread.shutdown()
-
-    def _segments(self) -> list[tuple[int, Path]]:
-        """The number of each segment's first act, and its file."""
-        paths = (path for path in self.directory.glob("*.log") if path.stem.isdigit())
-        return sorted((int(path.stem), path) for path in paths)
 
     def _begin(self) -> None:
         self._salt = secrets.randbits(32)
@@ -163,7 +157,7 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
-        _sync_folder(self.directory)
+        sync(self.directory)
         self._file = os.open(path, os.O_RDWR)
         self._end = self._synced = self._allocated = len(text)
         self.size = 0
@@ -227,10 +221,7 @@ class Ledger:
         self._synced = goal
 
 
-def _sync_folder(directory: Path) -> None:
-    """A new, renamed or removed file is not safe before its folder is on the disk."""
-    folder = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def segments(directory: Path) -> list[tuple[int, Path]]:
+    """The number of each segment's first act, and its file."""
+    paths = (path for path in directory.glob("*.log") if path.stem.isdigit())
+    return sorted((int(path.stem), path) for path in paths)

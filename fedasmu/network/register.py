@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedasmu.network.keys import Invite
@@ -21,6 +21,7 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS seats (
   seat INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, key BLOB UNIQUE NOT NULL,
   examples INTEGER NOT NULL, enrolled REAL NOT NULL, revoked REAL);
+CREATE TABLE IF NOT EXISTS former (key BLOB NOT NULL, seat INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS invites (
   id TEXT PRIMARY KEY, key BLOB NOT NULL, name TEXT, seat INTEGER, uses INTEGER NOT NULL, expires REAL NOT NULL);
 """
@@ -117,11 +118,24 @@ class Register:
     def update(self, seat: int, examples: int) -> None:
         self._database.execute("UPDATE seats SET examples = ? WHERE seat = ?", (examples, seat))
 
-    def rekey(self, seat: int, key: bytes) -> None:
+    def rekey(self, old: bytes, new: bytes) -> Seat:
+        """Give the seat of one key to another. Asked again, when that was done, it changes nothing."""
         with self._exclusively():
-            if any(other.key == key for other in self.all()):
-                raise Refused("taken", "this key is in use already; make another")
-            self._database.execute("UPDATE seats SET key = ? WHERE seat = ?", (key, seat))
+            seats = {seat.key: seat for seat in self.all()}
+            seat = seats.get(new) or seats.get(old)
+            if seat is None:
+                raise Refused("unknown", "this device has no seat in this run; join with an invite")
+            if seat.revoked is not None:
+                raise Refused("revoked", f"the key of device {seat.name!r} was revoked; ask who runs the server")
+            if seat.key != new:
+                self._database.execute("UPDATE seats SET key = ? WHERE seat = ?", (new, seat.seat))
+                self._database.execute("INSERT INTO former VALUES (?, ?)", (old, seat.seat))
+            return replace(seat, key=new)
+
+    def keys(self, seat: int) -> set[bytes]:
+        """All that this seat has had."""
+        question = "SELECT key FROM former WHERE seat = ? UNION SELECT key FROM seats WHERE seat = ?"
+        return {key for (key,) in self._database.execute(question, (seat, seat))}
 
     def revoke(self, name: str) -> Seat | None:
         """Refuse this device's key from now on. None if there is no such device."""

@@ -7,12 +7,21 @@ import re
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from fedasmu.network import failpoint
 from fedasmu.network.door import Problem
+from fedasmu.network.ledger import Ledger
 
 
 async def hung_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def told(ledger: Ledger, response: Response) -> Response:
+    """No reply tells of anything that a crash would undo."""
+    await ledger.durable()
+    failpoint.reach("reply")
+    return response
 
 
 def seconds_of(request: Request, longest: float) -> float:

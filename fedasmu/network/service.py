@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fedasmu.data.federated import held_count
-from fedasmu.network import failpoint, wire
+from fedasmu.network import vocabulary, wire
 from fedasmu.network.acts import Outcome, Rebuild
 from fedasmu.network.coordinator import Coordinator, Gone
-from fedasmu.network.door import Door, Problem, Signed, body, table
-from fedasmu.network.keys import encoded
+from fedasmu.network.door import Door, Problem, Signed, body
 from fedasmu.network.ledger import DiskFull
 from fedasmu.network.polls import Polls
-from fedasmu.network.replies import address_of, broken, full, gone, range_of, refused, seconds_of, task_of
+from fedasmu.network.reception import Reception
+from fedasmu.network.replies import broken, full, gone, range_of, refused, seconds_of, task_of, told
 from fedasmu.network.script import Free, Script
 from fedasmu.network.terms import Terms
 
@@ -44,9 +43,11 @@ class Service:
         pins: Callable[[], list[bytes]],
         folder: Path,
         clock: Callable[[], float],
+        words: Sequence[str] = (),
     ) -> None:
-        self.coordinator, self.door, self.terms, self.pins, self.folder = coordinator, door, terms, pins, folder
+        self.coordinator, self.door, self.folder = coordinator, door, folder
         self.clock = clock  # seconds of this run
+        self._words = vocabulary.written(words)
         self.failure: Rebuild | None = None  # why the run must be built anew
         self.over = False
         self.told_over: set[int] = set()  # devices that know it
@@ -55,12 +56,11 @@ class Service:
         self.polls = Polls(self.woken.set)
         self._transfers = 0
         self.lengths = wire.report_lengths(len(coordinator.server.model.vector), coordinator.acts.attachments)
+        reception = Reception(coordinator, door, terms, pins, lambda: self.clock(), lambda: self.over)
         routes = [
-            Route("/healthz", self.healthz),
-            Route("/v1/hello", self.greet),
-            Route("/v1/hello", self.hello, methods=["POST"]),
-            Route("/v1/enrol", self.enrol, methods=["POST"]),
+            *reception.routes,
             Route("/v1/task", self._guarded(Service.task)),
+            Route("/v1/vocabulary/{digest}", self._guarded(Service.vocabulary)),
             Route("/v1/models/{version:int}", self._guarded(Service.model)),
             Route("/v1/tasks/{task:int}/fresh", self._guarded(Service.fresh), methods=["POST"]),
             Route("/v1/tasks/{task:int}/beat", self._guarded(Service.beat), methods=["POST"]),
@@ -69,40 +69,6 @@ class Service:
         ]
         handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, Rebuild: self._rebuild, Exception: broken}
         self.app = Starlette(routes=routes, exception_handlers=handlers)
-
-    async def healthz(self, request: Request) -> Response:
-        return JSONResponse({"run": self.door.run, "over": self.over})
-
-    async def greet(self, request: Request) -> Response:
-        return JSONResponse(self.door.greeting(address_of(request)))
-
-    async def enrol(self, request: Request) -> Response:
-        self.door.limit_enrolment(address_of(request))
-        if self.over:
-            raise Problem(410, "over", "the run is over: it ended before this device had joined")
-        seat = self.door.enrol(await table(request))
-        return JSONResponse({"device": seat.seat, "name": seat.name}, 201)
-
-    async def hello(self, request: Request) -> Response:
-        seat, visit, examples = self.door.hello(await table(request))
-        device, now, roster = seat.seat, self.clock(), self.coordinator.acts.roster
-        held = held_count(examples, self.terms.on_devices)
-        member = replace(roster[device], examples=examples - held, held=held)
-        if roster[device] != member:
-            if (open_task := self.coordinator.acts.tasks.get(device)) is not None:
-                self.coordinator.lose(open_task, now)  # it was made for other examples
-            self.coordinator.seat(device, member, now)
-        settings = self.coordinator.plan.settings
-        welcome = {
-            "device": device,
-            "name": seat.name,
-            "visit": visit,
-            "recipe": self.terms.model_dump(mode="json"),
-            "poll": settings.poll,
-            "beat": settings.beat,
-            "pins": [encoded(pin) for pin in self.pins()],
-        }
-        return await self._told(JSONResponse(welcome))
 
     async def task(self, request: Request, signed: Signed) -> Response:
         """A long poll: the device's task, as soon as there is one."""
@@ -118,6 +84,13 @@ class Service:
         rest = max(coordinator.leases.rests(device, self.clock()), 5.0 * coordinator.draining)
         pause = self.polls.pause(len(self.door.seats), rest)
         return Response(status_code=204, headers={"Retry-After": str(pause)})
+
+    async def vocabulary(self, request: Request, signed: Signed) -> Response:
+        """The words of a text model, for devices that have texts."""
+        digest, data = self._words
+        if request.path_params["digest"] != digest:
+            raise Problem(404, "vocabulary", "this run has other words")
+        return Response(data, media_type="application/json")
 
     async def fresh(self, request: Request, signed: Signed) -> Response:
         ask = request.query_params.get("ask", "0")
@@ -217,10 +190,7 @@ class Service:
             self._transfers -= 1
 
     async def _told(self, response: Response) -> Response:
-        """No reply tells of anything that a crash would undo."""
-        await self.coordinator.acts.ledger.durable()
-        failpoint.reach("reply")
-        return response
+        return await told(self.coordinator.acts.ledger, response)
 
     def _check_over(self, device: int, heard: bool = True) -> None:
         """A beat's answer may come when nobody listens to it any more: it does not count as heard."""

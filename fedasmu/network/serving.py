@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import ssl
 import threading
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fedasmu import checkpoint
@@ -20,6 +18,7 @@ from fedasmu.build import World
 from fedasmu.conclusion import conclude
 from fedasmu.config import Config
 from fedasmu.desk import Desk
+from fedasmu.disk import sync
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.measure import CROSS_ENTROPY
 from fedasmu.network import failpoint
@@ -120,7 +119,8 @@ class Serving:
     def service(self) -> Service:
         settings = self.world.config.network
         door = Door(self.folder.run, self.folder.register, time.monotonic, settings.max_examples)
-        return Service(self.coordinator, door, terms(self.world), self.folder.pins, self.folder.path, self.clock)
+        told, words = terms(self.world), self.world.data.words if self.world.data else ()
+        return Service(self.coordinator, door, told, self.folder.pins, self.folder.path, self.clock, words)
 
     async def _main(self, listening: Any) -> None:
         service = self.running = self.service()
@@ -203,7 +203,7 @@ class Serving:
         wall = self._wall + time.monotonic() - self._began
         state = {**self.coordinator.acts.state(), "act": number, "wall": wall}
         checkpoint.save(state, self.folder.path / "checkpoint")
-        _sync_folder(self.folder.path / "checkpoint")
+        sync(self.folder.path / "checkpoint")
         failpoint.reach("checkpoint.renamed")
         if self.world.config.network.keep == "needed":
             self.ledger.prune(before=self._kept)
@@ -213,11 +213,8 @@ class Serving:
         """A checkpoint names these files: they must be on the disk before it is."""
         newest = time.time_ns() - int(2e9 * (time.monotonic() - self._saved)) - int(60e9)
         for path in (self.folder.path / SHELVES).rglob("*"):
-            if path.is_dir():
-                _sync_folder(path)
-            elif path.stat().st_mtime_ns >= newest:
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
+            if path.is_dir() or path.stat().st_mtime_ns >= newest:
+                sync(path)
 
     def _conclude(self) -> None:
         self.coordinator.end(self.clock())
@@ -228,14 +225,6 @@ class Serving:
         conclude(self.world, self.coordinator, self.folder.path, ended, "network", wall)
         for name in ("checkpoint", SHELVES):
             shutil.rmtree(self.folder.path / name, ignore_errors=True)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def check_recipe(config: Config) -> None:

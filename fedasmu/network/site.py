@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from fedasmu import models
 from fedasmu.build import World, held_seed
 from fedasmu.desk import Desk
-from fedasmu.network.terms import Terms, layout_digest, plain
+from fedasmu.network.terms import Terms, Text, layout_digest, plain
+from fedasmu.network.vocabulary import written
 from fedasmu.optimiser import Optimiser
 from fedasmu.pools import Pool
 from fedasmu.record import Record
@@ -23,7 +27,7 @@ def terms(world: World) -> Terms:
     scale, shift = data.train.scale, data.train.shift
     return Terms(
         model=config.model.name,
-        options=plain(config.model.options),
+        options=plain(_options(world)),
         algorithm=config.algorithm.model_dump(mode="json", exclude_none=True),
         batch=config.local.batch,
         epochs=config.local.epochs,
@@ -35,5 +39,22 @@ def terms(world: World) -> Terms:
         shift=None if shift is None else shift.tolist(),
         on_devices=config.evaluate.on_devices,
         held_seed=held_seed(config.seed) if config.evaluate.on_devices else 0,
+        text=_text(world),
         layout=layout_digest(world.layout),
     )
+
+
+def _options(world: World) -> dict[str, Any]:
+    """Those of the recipe, and those that a text model takes from the server's data."""
+    settings = world.config.model
+    known = {one.name for one in models.MODELS}
+    offered = world.words.keys() & models.option_names(settings.name) if settings.name in known else set()
+    return {**{name: world.words[name] for name in offered}, **settings.options}
+
+
+def _text(world: World) -> Text | None:
+    data = world.config.data
+    if world.data is None or not world.data.words:
+        return None
+    vocabulary = written(world.data.words)[0]
+    return Text(vocabulary=vocabulary, length=data.length, padding=data.padding, truncation=data.truncation)

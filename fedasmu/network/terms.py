@@ -15,6 +15,16 @@ from fedasmu.optimiser import Optimiser
 from fedasmu.vector import Layout
 
 
+class Text(BaseModel):
+    """How texts become numbers, as the server's do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    vocabulary: str = Field(pattern=r"^[0-9a-f]{64}$")  # the digest of its words
+    length: int = Field(ge=1, le=1 << 20)
+    padding: Literal["pre", "post"]
+    truncation: Literal["pre", "post"]
+
+
 class Terms(BaseModel):
     """The part of a recipe that a device needs. A device validates what it is told, whoever told it."""
 
@@ -32,6 +42,7 @@ class Terms(BaseModel):
     shift: list[float] | None = None
     on_devices: float = Field(0.0, ge=0, lt=1)  # share of its examples that a device holds out, to measure on
     held_seed: int = Field(0, ge=0, lt=1 << 64)  # of which ones these are
+    text: Text | None = None
     layout: str  # digest of the names and shapes in a model
 
     @classmethod

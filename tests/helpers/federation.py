@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,12 +35,14 @@ class Federation:
 
     lines: list[Line] | None = None
     shown: Shown | None = None
+    reading: Mapping[str, Any] = MappingProxyType({})  # the recipe's section on data
     linger = 20.0
 
     def __init__(self, folder: Path, data: FederatedData | None = None, factory: Any = network, **changes: Any) -> None:
         self.data = blobs() if data is None else data
         table = settings(**{"pacing": {"period": 0.02, "max_in_flight": 4}, **changes})
         table["network"] = {**QUICK, **changes.get("network", {})}
+        table["data"] = dict(self.reading)
         self.world = build(parse(table), factory, self.data)
         self.path = folder / "run"
         self.states = folder / "devices"

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 from fedasmu.cli import app
 from fedasmu.errors import UserError
 from fedasmu.network.device import Device
-from fedasmu.network.equipment import Equipment, examples, source
+from fedasmu.network.equipment import Equipment
 from fedasmu.network.keys import Invite
 from fedasmu.network.listener import bound
+from fedasmu.network.own import examples, source
 from fedasmu.network.terms import Terms
 from helpers.federation import Federation, network
 from helpers.said import said

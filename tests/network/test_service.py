@@ -19,7 +19,7 @@ from fedasmu.protocol import Report
 from helpers.federation import Federation
 from helpers.served import eventually
 
-OPEN = {("GET", "/healthz"), ("GET", "/v1/hello"), ("POST", "/v1/hello"), ("POST", "/v1/enrol")}
+OPEN = {("GET", "/healthz"), ("GET", "/v1/hello"), ("POST", "/v1/hello"), ("POST", "/v1/enrol"), ("POST", "/v1/key")}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_every_route_is_closed_or_listed_as_open(
     for method, path in routes(federation):
         if (method, path) in OPEN:
             continue
-        target = path.format(task=task, version=0)
+        target = path.format(task=task, version=0, digest="0" * 64)
         for name, change in wrong.items():
             reply = signed(honest, method, target, b"body" if method == "PUT" else b"", **change)
             assert reply.status == 401, f"{method} {path} with {name}: {reply.status}"
@@ -209,7 +209,7 @@ def test_a_chunked_body_is_refused(honest: Client, task: int) -> None:
 GREETINGS: list[Any] = [b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b"[" * 4000, json.dumps({"key": 5}).encode()]
 
 
-@pytest.mark.parametrize("path", ["/v1/hello", "/v1/enrol"])
+@pytest.mark.parametrize("path", ["/v1/hello", "/v1/enrol", "/v1/key"])
 @pytest.mark.parametrize("body", GREETINGS, ids=repr)
 def test_a_greeting_that_is_none_is_refused(honest: Client, path: str, body: bytes) -> None:
     assert honest._once("POST", path, body, {}, 0.0).status in (400, 413, 422)

@@ -29,7 +29,7 @@ def test_what_the_server_needs_is_asked_for_before_anybody_waits_for_it(tmp_path
         lambda: one_worker("evaluate"),
         lambda: Ledger(tmp_path / "ledger", {"run": "r"}),
     ):
-        with pytest.raises(Refused, match="no further thread"):
+        with pytest.raises(Refused, match="no further process or thread"):
             attempt()
 
 
@@ -40,7 +40,7 @@ def test_a_device_without_a_thread_for_its_signs_of_life_says_so(tmp_path: Path)
     device.join()
     before = threading.stack_size(1 << 46)
     try:
-        with pytest.raises(Refused, match="no further thread"):
+        with pytest.raises(Refused, match="no further process or thread"):
             device.run()
     finally:
         threading.stack_size(before)

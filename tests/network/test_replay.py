@@ -1,0 +1,69 @@
+"""A ledger played into a fresh server: the same files, and every upload signed by the device that had the task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedasmu.errors import UserError
+from fedasmu.network.folder import Folder
+from fedasmu.network.replay import Replayed, replay
+from helpers.federation import Federation
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    """A finished run in which a device has changed its key."""
+    federation = Federation(tmp_path_factory.mktemp("run"), stop={"uploads": 12}, network={"keep": "all"})
+    federation.start()
+    for number in range(3):
+        federation.device(number).join()
+    first = federation.devices[0]
+    while not first.step():
+        pass
+    first.close()
+    again = federation.device(0, new_key=True)
+    again.join()
+    for device in (again, *federation.devices[1:3]):
+        federation.work(device)
+    federation.wait()
+    return federation
+
+
+def played(run: Federation) -> Replayed:
+    return replay(run.world, Folder(run.path))
+
+
+def test_the_ledger_is_the_run(run: Federation) -> None:
+    found = played(run)
+    assert (found.unsigned, found.differing, found.finished) == ([], [], True)
+    assert found.uploads >= 12
+    assert len(run.folder.register.keys(0)) == 2
+
+
+def test_a_file_that_was_changed_is_named(run: Federation) -> None:
+    path = run.path / "metrics.csv"
+    kept = path.read_bytes()
+    path.write_bytes(kept.replace(b"0.", b"1.", 1))
+    assert played(run).differing == ["metrics.csv"]
+    path.write_bytes(kept)
+
+
+def test_an_upload_that_another_key_signed_is_named(run: Federation) -> None:
+    database = run.folder.register._database
+    (kept,) = database.execute("SELECT key FROM seats WHERE seat = 1").fetchone()
+    database.execute("UPDATE seats SET key = ? WHERE seat = 1", (bytes(32),))
+    found = played(run)
+    assert found.unsigned
+    assert len(found.unsigned) < found.uploads, "those of the other devices are good"
+    database.execute("UPDATE seats SET key = ? WHERE seat = 1", (kept,))
+
+
+def test_what_keeps_only_what_a_restart_needs_cannot_be_replayed(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, stop={"uploads": 3})
+    federation.run()
+    (first,) = (federation.path / "ledger").glob("*.log")
+    first.rename(first.with_name("000000000005.log"))
+    with pytest.raises(UserError, match=r"network\.keep = \"all\""):
+        played(federation)
