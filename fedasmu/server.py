@@ -6,23 +6,18 @@ is its only source of truth about versions; a device is never believed about the
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregator
 from fedasmu.errors import DeviceError
 from fedasmu.events import Verdict
-from fedasmu.note import of_table
+from fedasmu.idle import Idle
+from fedasmu.inspection import inspected, with_note
 from fedasmu.protocol import Model, Report, Task, Upload
 from fedasmu.schedule import Schedule
 from fedasmu.seeding import derive
-
-LARGEST = 1e15  # of an upload's numbers: squares of differences, summed over a whole model, are still finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +72,18 @@ class Server:
     waiting: list[Upload] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._idle = list(range(self.devices))
-        self._draws = 0
+        self._idle = Idle(self.devices, self.seed)
 
     def tick(self, eligible: Callable[[int], bool] | None = None) -> list[Task]:
         """Start as many idle devices, uniformly at random, as the schedule has room for."""
         wanted = self.schedule.vacancies(len(self.ledger), len(self.waiting))
-        return [self._start(device) for device in self._pick(wanted, eligible)] if wanted else []
+        return [self._start(device) for device in self._idle.draw(wanted, eligible)] if wanted else []
 
     def start(self, devices: Iterable[int]) -> list[Task]:
         """Start these devices, which must be idle: for a driver that knows who is there and draws by itself."""
         started = []
         for device in devices:
-            try:
-                self._idle.remove(device)
-            except ValueError:
-                raise ValueError(f"device {device} cannot be started: it is busy, or there is none") from None
+            self._idle.take(device)
             started.append(self._start(device))
         return started
 
@@ -124,7 +115,8 @@ class Server:
         base = entry.task.model
         self._check_intact([base])
         staleness = self.model.version - base.version + 1
-        upload = self._readable(Upload(task, device, base, entry.fresh, staleness, report, entry.task.lr))
+        sent = Upload(task, device, base, entry.fresh, staleness, report, entry.task.lr)
+        upload = inspected(sent, self.model.vector, self.aggregator.note_type)
         self.counters.received += 1
         if upload is None or not self.aggregator.plausible(upload):
             self.counters.refused += 1
@@ -164,53 +156,8 @@ class Server:
         entry = self.entry(task, device)
         if entry is not None:
             del self.ledger[task]
-            self._idle.append(entry.task.device)
+            self._idle.give_back(entry.task.device)
         return entry
-
-    def _pick(self, wanted: int, eligible: Callable[[int], bool] | None) -> list[int]:
-        """Draw without replacement from the idle devices: those drawn, eligible or not, move to the list's end."""
-        picked: list[int] = []
-        idle, undrawn = self._idle, len(self._idle)
-        while undrawn and len(picked) < wanted:
-            place = derive(self.seed, "pick", self._draws) % undrawn
-            self._draws += 1
-            undrawn -= 1
-            device = idle[place]
-            if eligible is None or eligible(device):
-                picked.append(device)
-                idle[place] = idle[undrawn]
-                idle[undrawn] = idle[-1]
-                idle.pop()
-            else:
-                idle[place], idle[undrawn] = idle[undrawn], device
-        return picked
-
-    def _readable(self, upload: Upload) -> Upload | None:
-        """With its note as the method's own type. None: there is no model in it, or another note."""
-        try:
-            return self._noted(upload) if self._sound(upload.report) else None
-        except ValueError:
-            return None
-
-    def _noted(self, upload: Upload) -> Upload:
-        kind = self.aggregator.note_type
-        return upload if kind is None else replace(upload, note=of_table(kind, upload.report.note))
-
-    def _sound(self, report: Report) -> bool:
-        """Whether the report has a model in it: of the right kind and length, finite and not absurdly large."""
-        vector, current = report.vector, self.model.vector
-        if not isinstance(report.note, Mapping):
-            return False
-        if not isinstance(vector, Tensor) or vector.layout != torch.strided or vector.device.type != "cpu":
-            return False
-        if vector.shape != current.shape or vector.dtype != current.dtype:
-            return False
-        if not isinstance(report.loss, float | int) or not abs(report.loss) <= sys.float_info.max:
-            return False
-        if not len(vector):
-            return True
-        smallest, largest = torch.aminmax(vector)  # one quick pass; a NaN anywhere makes both NaN
-        return bool(smallest >= -LARGEST and largest <= LARGEST)
 
     def _check_intact(self, models: Iterable[Model]) -> None:
         """Catch a method that writes into a global model, which other tasks and later versions are made from."""
@@ -249,16 +196,16 @@ class Server:
         return {
             "model": self.model,
             "counters": asdict(self.counters),
-            "draws": self._draws,
-            "idle": torch.tensor(self._idle, dtype=torch.int32),
+            **self._idle.state(),
             "ledger": [(entry.task, entry.fresh, entry.asked, entry.urgent) for entry in self.ledger.values()],
             "waiting": [replace(upload, note=None) for upload in self.waiting],  # it is in the report too
             "aggregator": self.aggregator.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.model, self._draws, self._idle = state["model"], state["draws"], state["idle"].tolist()
+        self.model = state["model"]
+        self._idle.restore(state)
         self.counters = Counters(**state["counters"])
         self.ledger = {task.id: Entry(task, *rest) for task, *rest in state["ledger"]}
-        self.waiting = [self._noted(upload) for upload in state["waiting"]]
+        self.waiting = [with_note(upload, self.aggregator.note_type) for upload in state["waiting"]]
         self.aggregator.restore(state["aggregator"])

@@ -16,7 +16,7 @@ FLOORS = {
     "words": "errors seeding section measure protocol vector schedule roster events codec note",
     "disk": "imports packaged disk lock checkpoint shelf record result",
     "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
-    "server": "session server survey meter desk",
+    "server": "session idle inspection server survey meter desk",
     "settings": "deployment fleets profiles config mistakes recipe extension",
     "run": "materials start build failure conclusion wall drive progress measured",
     "drivers": "simulation network",

@@ -18,9 +18,10 @@ from fedasmu import checkpoint, codec
 from fedasmu.algorithms.base import Aggregate, Aggregator
 from fedasmu.errors import DeviceError
 from fedasmu.events import Verdict
+from fedasmu.inspection import LARGEST
 from fedasmu.protocol import Model, Report, Upload
 from fedasmu.schedule import Periodic, Rounds, Schedule
-from fedasmu.server import LARGEST, Server
+from fedasmu.server import Server
 
 
 class Plus(Aggregator):

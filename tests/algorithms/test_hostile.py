@@ -12,9 +12,10 @@ from torch import nn
 
 from fedasmu.algorithms import NAMES, settings
 from fedasmu.events import Verdict
+from fedasmu.inspection import LARGEST
 from fedasmu.protocol import Model, Report
 from fedasmu.schedule import Periodic
-from fedasmu.server import LARGEST, Server
+from fedasmu.server import Server
 from fedasmu.vector import Layout
 from helpers.uploads import federation
 
