@@ -14,13 +14,16 @@ import torch
 from typer.testing import CliRunner
 
 from fedasmu.cli import app
-from fedasmu.errors import UserError
+from fedasmu.errors import Refused, UserError
+from fedasmu.network import wire
+from fedasmu.network.connection import Reply
 from fedasmu.network.device import Device
 from fedasmu.network.equipment import Equipment
 from fedasmu.network.keys import Invite
 from fedasmu.network.listener import bound
 from fedasmu.network.own import examples, source
 from fedasmu.network.terms import Terms
+from fedasmu.protocol import Model
 from helpers.federation import Federation, network
 from helpers.said import said
 
@@ -138,6 +141,50 @@ def test_a_device_that_does_not_fit_is_told_why(
     device = federation.device(number, **options)
     with pytest.raises(UserError, match=words):
         device.run()
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("was used already; ask for a new one", {"uses": 0}),
+        ("has expired; ask for a new one", {"hours": -1.0}),
+        ("there is a device named 'taken' already", {"name": "taken"}),
+    ],
+)
+def test_an_invite_that_is_not_good_is_said_to_be_none(
+    federation: Federation, words: str, options: dict[str, Any]
+) -> None:
+    first = federation.folder.invite(name="taken") if "name" in options else None
+    if first is not None:
+        federation.device(7, invite=str(first)).join()
+    with pytest.raises(UserError, match=words):
+        federation.device(8, invite=str(federation.folder.invite(**options))).run()
+
+
+def test_an_invite_of_another_run_is_said_to_be_one(federation: Federation) -> None:
+    """The server is the right one, but its run began anew."""
+    stranger = str(Invite.new(federation.folder.pin()))
+    with pytest.raises(UserError, match="this invite is not of this run; ask for a new one"):
+        federation.device(8, invite=stranger).run()
+
+
+def test_a_full_disk_on_the_device_is_a_sentence(federation: Federation, tmp_path: Path) -> None:
+    """Its folder for what is about to be sent cannot be made: as on a disk without room, the system refuses."""
+    device = federation.device(9, state=tmp_path / "state")
+    device.join()
+    (tmp_path / "state" / "runs").mkdir(exist_ok=True)
+    (tmp_path / "state" / "runs" / device.client.run).write_text("in the way")
+    with pytest.raises(Refused, match=r"--state .*: cannot be written: .*it goes on with the same task"):
+        device.run()
+
+
+def test_what_is_no_model_is_not_believed(federation: Federation, tmp_path: Path) -> None:
+    device = federation.device(6, state=tmp_path / "state")
+    device.join()
+    for body in (b"", b"FAS1", wire.model_frame(Model(0, torch.zeros(3)))):
+        with pytest.raises(UserError, match="what the server sends is no model for this device"):
+            device.membership.read(wire.read_model, Reply(200, body))
+    device.close()
 
 
 def test_one_process_is_one_device(federation: Federation) -> None:
