@@ -90,7 +90,7 @@ def load(directory: Path, say: Callable[[str], None], check: Callable[[Any], Non
             shutil.rmtree(passed)
         return tree
     if damaged:
-        raise UserError(f"{directory}: no checkpoint can be read; start the run again with --overwrite")
+        raise UserError(f"{directory}: no checkpoint can be read; start the run again (overwrite)")
     return None
 
 

@@ -118,7 +118,7 @@ class Drive:
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{self.directory}: its checkpoint does not fit this run ({type(error).__name__}: {error}); "
-                "start the run again with --overwrite"
+                "start the run again (overwrite)"
             ) from error
         if before != on(self.world):
             self.say(f"begun with {before}, goes on with {on(self.world)}: the last digits of its numbers may differ")

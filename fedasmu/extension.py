@@ -65,5 +65,5 @@ def check_settings(config: Config, state: Any, directory: Path) -> None:
         if began.get(key) != now.get(key) and not (key in grown and now.get(key, math.inf) >= began.get(key, math.inf)):
             raise UserError(
                 f"{directory / 'config.toml'}: {key} is {now.get(key)!r}, and was {began.get(key)!r} when the run was "
-                "saved: put it back, or start again with --overwrite"
+                "saved: put it back, or start it again (overwrite)"
             )

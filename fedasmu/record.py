@@ -106,7 +106,7 @@ class _Growing:
         if self._digest.hexdigest() != state["sha256"]:
             raise UserError(
                 f"{self.path}: not what the run had written when it was saved (changed or cut short since); "
-                "start again with --overwrite"
+                "start it again (overwrite)"
             )
         self._file.seek(len(kept))
         self._file.truncate()
@@ -124,7 +124,7 @@ def check_free(directory: Path, overwrite: bool) -> None:
         if not overwrite:
             raise UserError(
                 f"out = {directory}: there is something already; "
-                "choose another (--out), go on with it (resume), or replace it (overwrite)"
+                "choose another (out), go on with it (resume), or replace it (overwrite)"
             )
         if not ("config.toml" in names or names <= OURS):
             raise UserError(f"out = {directory}: not a run directory, so overwrite does not remove it")

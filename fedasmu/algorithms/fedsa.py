@@ -73,7 +73,7 @@ class TwoStages(Aggregator):
         return {name: getattr(self, name) for name in ("delays", "uploads", "loss", "window", "stage")}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.delays = {int(device): delay for device, delay in state["delays"].items()}
+        self.delays = dict(state["delays"])
         self.uploads, self.loss, self.window, self.stage = (
             state[name] for name in ("uploads", "loss", "window", "stage")
         )

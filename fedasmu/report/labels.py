@@ -28,7 +28,7 @@ def shown(label: str) -> str:
 
 def check_reference(reference: str, labels: Collection[str]) -> None:
     if reference and reference not in labels:
-        raise UserError(f"--reference {reference}: not among the methods{did_you_mean(reference, labels)}")
+        raise UserError(f"reference = {reference}: not among the methods{did_you_mean(reference, labels)}")
 
 
 def keep_order(directory: Path, labels: Sequence[str]) -> None:

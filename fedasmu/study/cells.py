@@ -44,13 +44,13 @@ class Cell:
             if {path.name for path in self.directory.iterdir()} <= STRAY:
                 shutil.rmtree(self.directory)
                 return "new"
-            raise UserError(f"{self.directory}: not a run directory; choose another with --out")
+            raise UserError(f"{self.directory}: not a run directory; choose another (out)")
         there = load(self.directory / "config.toml", allow_code=self.config.code.values())
         if changed := differences(there, self.config):
             if not overwrite:
                 raise UserError(
                     f"{self.directory} was made with other settings ({', '.join(changed)}): "
-                    "choose another --out, or replace such runs with --overwrite"
+                    "choose another (out), or replace such runs (overwrite)"
                 )
             shutil.rmtree(self.directory)
             return "new"

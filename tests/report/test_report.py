@@ -100,7 +100,7 @@ def test_methods_keep_the_order_in_which_they_were_given(runs: Path) -> None:
     assert [one.label for one in league(runs).standings] == ["fedavg", "fedasync", "fedasmu"]
     (chosen,) = leagues(find([runs]), "fedasync")
     assert [one.label for one in chosen.standings] == ["fedasync", "fedavg", "fedasmu"]
-    with pytest.raises(UserError, match="--reference fedagv: not among the methods; did you mean fedavg"):
+    with pytest.raises(UserError, match="reference = fedagv: not among the methods; did you mean fedavg"):
         leagues(find([runs]), "fedagv")
 
 

@@ -79,7 +79,7 @@ class MergeSubnetwork(Aggregator):
 
     def restore(self, state: dict[str, Any]) -> None:
         self.tasks, self.initial, self.latest = state["tasks"], state["initial"], state["latest"]
-        self.kept = {int(device): kept for device, kept in state["kept"].items()}
+        self.kept = dict(state["kept"])
 
 
 class SubnetworkSGD(Learner):
