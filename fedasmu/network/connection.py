@@ -51,7 +51,7 @@ class Reply:
     def table(self) -> dict[str, Any]:
         try:
             found = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         return found if isinstance(found, dict) else {}
 

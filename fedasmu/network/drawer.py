@@ -74,7 +74,7 @@ class Drawer:
 
     def enter(self, run: str) -> None:
         """From now on memory and outbox are those of this run. What earlier runs left is kept."""
-        if not run.isalnum():
+        if not (run.isascii() and run.isalnum() and len(run) <= 64):
             raise UserError("the server's run has a name that cannot be")
         self._run = self.folder / "runs" / run
 

@@ -21,6 +21,8 @@ from fedasmu.seeding import derive
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
+LARGEST = 1 << 28  # weights of a model that a server names
+
 
 class Equipment:
     def __init__(
@@ -76,9 +78,17 @@ def _network(terms: Terms, url: str, model: Callable[[], nn.Module] | None) -> n
             "server: give your own with --model package.module:factory"
         )
     try:
-        return models.build(terms.model, shape=terms.shape, classes=terms.classes, seed=0, **terms.options)
-    except ValueError as error:
+        with torch.device("meta"):  # without a byte of it: a server may ask for more than there is
+            weights = sum(weight.numel() for weight in _built(terms).parameters())
+        if weights > LARGEST:
+            raise ValueError(f"it is too large, with {weights} weights; at most {LARGEST} are taken from a server")
+        return _built(terms)
+    except (ValueError, RuntimeError, OverflowError) as error:
         raise UserError(f"{url}: the server's model cannot be built here: {error}") from None
+
+
+def _built(terms: Terms) -> nn.Module:
+    return models.build(terms.model, shape=terms.shape, classes=terms.classes, seed=0, **terms.options)
 
 
 def _check_forward(module: nn.Module, own: Examples, terms: Terms) -> None:

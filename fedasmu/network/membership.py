@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -134,4 +135,5 @@ class Membership:
 
 def _bounded(value: Any, default: float) -> float:
     """A number of seconds that a server may ask for."""
-    return min(max(float(value), 0.01), 60.0) if isinstance(value, int | float) else default
+    known = isinstance(value, int | float) and -math.inf < value < math.inf
+    return min(max(float(value), 0.01), 60.0) if known else default
