@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import struct
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -19,16 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedasmu.network import bounds
+from fedasmu.network.bounds import Malformed as Malformed
 from fedasmu.protocol import Evaluated, Model, Report, Task
 
 MAGIC = b"FAS1"
 VERSION = 1  # of routes and frames
 HEAD = 16_384  # bytes, at most
-NAMES = 64  # of values in a note, at most
-TEXT = 64  # characters of a value, at most
-EXACT = 1 << 53  # whole numbers beyond this are not exact everywhere
 PREFIX = struct.Struct("<4sI")
-NAME = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 DTYPES = {
     "float32": (torch.float32, "<f4"),
     "float64": (torch.float64, "<f8"),
@@ -45,10 +42,6 @@ Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """The tensors that ride along with a report: name -> dtype and shape."""
 
 
-class Malformed(ValueError):
-    """These bytes are not what they should be. The message says what is wrong, and never repeats them."""
-
-
 def head(data: bytes | bytearray | memoryview) -> tuple[dict[str, Any], memoryview]:
     """The head of a frame and the bytes that follow it."""
     view = memoryview(data)
@@ -61,7 +54,7 @@ def head(data: bytes | bytearray | memoryview) -> tuple[dict[str, Any], memoryvi
         raise Malformed("the head is longer than it may be")
     try:
         text = bytes(view[PREFIX.size : PREFIX.size + length]).decode()
-        fields = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+        fields = json.loads(text, parse_constant=bounds.refuse, object_pairs_hook=bounds.once)
     except Malformed:
         raise
     except (ValueError, RecursionError):
@@ -102,20 +95,20 @@ def task_frame(task: Task) -> bytes:
 def read_task(data: bytes | bytearray | memoryview, size: int) -> Task:
     """What a device makes of a task's frame, when a model has `size` elements."""
     fields, rest = head(data)
-    _keys(fields, {"id", "device", "version", "sha256", "lr", "seed", "share", "note", "tensors"})
+    bounds.keys(fields, {"id", "device", "version", "sha256", "lr", "seed", "share", "note", "tensors"})
     shapes = _shapes(fields["tensors"], size)
     vector, *others = _tensors(rest, [(torch.float32, (size,)), *shapes.values()])
     if digest(vector) != fields["sha256"]:
         raise Malformed("the model's digest is another")
-    note = _note(fields["note"]) | dict(zip(shapes, others, strict=True))
+    note = bounds.note(fields["note"]) | dict(zip(shapes, others, strict=True))
     return Task(
-        _whole(fields["id"]),
-        _whole(fields["device"]),
-        Model(_whole(fields["version"]), vector),
-        _number(fields["lr"]),
-        _whole(fields["seed"], 1 << 63),
+        bounds.whole(fields["id"]),
+        bounds.whole(fields["device"]),
+        Model(bounds.whole(fields["version"]), vector),
+        bounds.number(fields["lr"]),
+        bounds.whole(fields["seed"], 1 << 63),
         note,
-        _number(fields["share"]),
+        bounds.number(fields["share"]),
     )
 
 
@@ -125,11 +118,11 @@ def model_frame(model: Model) -> bytes:
 
 def read_model(data: bytes | bytearray | memoryview, size: int) -> Model:
     fields, rest = head(data)
-    _keys(fields, {"version", "sha256"})
+    bounds.keys(fields, {"version", "sha256"})
     (vector,) = _tensors(rest, [(torch.float32, (size,))])
     if digest(vector) != fields["sha256"]:
         raise Malformed("the model's digest is another")
-    return Model(_whole(fields["version"]), vector)
+    return Model(bounds.whole(fields["version"]), vector)
 
 
 def report_frame(report: Report, attachments: Shapes) -> bytes:
@@ -154,8 +147,8 @@ def read_report(
     A device that holds out some examples must tell what it measured on them, and nobody else may.
     """
     fields, rest = head(data)
-    _keys(fields, {"loss", "note"} | ({"measured"} if held else set()))
-    note = _note(fields["note"])
+    bounds.keys(fields, {"loss", "note"} | ({"measured"} if held else set()))
+    note = bounds.note(fields["note"])
     if set(note) & set(attachments):
         raise Malformed("a name stands for two things")
     names = sorted(attachments)
@@ -191,13 +184,13 @@ def _tensors(rest: memoryview, wanted: Sequence[tuple[torch.dtype, tuple[int, ..
 
 def _shapes(table: Any, size: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """The tensors that a task's head announces: none is larger than the model."""
-    if not isinstance(table, list) or len(table) > NAMES:
+    if not isinstance(table, list) or len(table) > bounds.NAMES:
         raise Malformed("the tensors are not a list")
     shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for line in table:
         if not (isinstance(line, list) and len(line) == 3 and isinstance(line[2], list) and len(line[2]) <= 8):
             raise Malformed("a tensor is a name, a type and a shape")
-        name, dtype, shape = _name(line[0]), line[1], tuple(_whole(side, size + 1) for side in line[2])
+        name, dtype, shape = bounds.name(line[0]), line[1], tuple(bounds.whole(side, size + 1) for side in line[2])
         if not isinstance(dtype, str) or dtype not in DTYPES or math.prod(shape) > size or name in shapes:
             raise Malformed("a tensor is of no known type, too large, or there twice")
         shapes[name] = DTYPES[dtype][0], shape
@@ -209,64 +202,11 @@ def _told(loss: float) -> float | str:
 
 
 def _loss(told: Any) -> float:
-    return float(told) if isinstance(told, str) and told in NOT_FINITE else _number(told)
+    return float(told) if isinstance(told, str) and told in NOT_FINITE else bounds.number(told)
 
 
 def _measured(told: Any, held: int) -> Evaluated:
     """A loss, and how many of the examples were right: the server knows how many there are."""
     if not isinstance(told, list) or len(told) != 2:
         raise Malformed("what was measured is not a loss and a number of examples")
-    return Evaluated(_loss(told[0]), _whole(told[1], held + 1) / held, held)
-
-
-def _note(note: Any) -> dict[str, Any]:
-    if not isinstance(note, dict) or len(note) > NAMES:
-        raise Malformed("the note is not a short table")
-    return {_name(name): _scalar(value) for name, value in note.items()}
-
-
-def _scalar(value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        if len(value) > TEXT:
-            raise Malformed("a text is too long")
-        return value
-    if isinstance(value, int):
-        _whole(abs(value))
-        return value
-    return _number(value)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
-        raise Malformed("a number is not finite, or is none")
-    return float(_whole(abs(value)) * (1 if value >= 0 else -1)) if isinstance(value, int) else value
-
-
-def _whole(value: Any, limit: int = EXACT) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < limit:
-        raise Malformed("a whole number is out of its range, or is none")
-    return value
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise Malformed("a name has characters that names do not have")
-    return value
-
-
-def _keys(fields: Mapping[str, Any], wanted: set[str]) -> None:
-    if set(fields) != wanted:
-        raise Malformed("the head has other keys than it must have")
-
-
-def _refuse(constant: str) -> Any:
-    raise Malformed("a number is not finite")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        raise Malformed("a key is there twice")
-    return table
+    return Evaluated(_loss(told[0]), bounds.whole(told[1], held + 1) / held, held)

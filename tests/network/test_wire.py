@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedasmu.network import wire
+from fedasmu.network import bounds, wire
 from fedasmu.protocol import Evaluated, Model, Report, Task
 
 SIZE = 7
-NAMES = st.from_regex(wire.NAME, fullmatch=True)
+NAMES = st.from_regex(bounds.NAME, fullmatch=True)
 SCALARS = (
     st.none()
     | st.booleans()
