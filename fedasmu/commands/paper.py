@@ -14,7 +14,7 @@ from fedasmu.packaged import RECIPES
 
 if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
-    from fedasmu.study.reproduce import Measured
+    from fedasmu.study.judging import Found
     from fedasmu.study.tuning import Tuning
 
 REPRODUCE_EXAMPLES = """
@@ -119,7 +119,7 @@ def _write(path: Path, grids: list[Grid], head: Sequence[str] = ()) -> None:
     say(f"this report: {path}")
 
 
-def _asynchrony(found: Measured, out: Path) -> list[Grid]:
+def _asynchrony(found: Found, out: Path) -> list[Grid]:
     from fedasmu.study import asynchrony
 
     places = asynchrony.places(found)

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 
 from fedasmu.report.league import League
 from fedasmu.report.tables import Grid
+from fedasmu.study.judging import OURS, Found, Judgement, judge, verdict_table, verdicts
 from fedasmu.study.paper import Claim, Measure, Printed, gain, printed
-from fedasmu.study.reproduce import OURS, Measured, Verdict, beside, judge, titled, verdict_table, verdicts
+from fedasmu.study.reproduce import beside, titled
 from fedasmu.study.studies import Part, Study
 
 MEASURES: tuple[Measure, ...] = ("accuracy", "time")
 
 
-def compared(study: Study, name: str, found: Measured) -> list[Grid]:
+def compared(study: Study, name: str, found: Found) -> list[Grid]:
     """Every part beside what the paper printed of it; then the verdicts, for a table cell by cell too."""
     grids = [beside(study, name, part, league) for part, league in found.items()]
     if printed(name) and found:
@@ -47,7 +48,7 @@ def _row(study: Study, part: Part, league: League, column: Mapping[str, Printed]
     return tuple(row)
 
 
-def _text(verdict: Verdict) -> str:
+def _text(verdict: Judgement) -> str:
     return ", ".join([*(_number(one.value) for one in verdict.known), str(verdict)])
 
 
@@ -55,7 +56,7 @@ def _number(value: float) -> str:
     return {math.inf: "never", -math.inf: "never itself"}.get(value) or ("" if math.isnan(value) else f"{value:+.1f}")
 
 
-def ours(study: Study, name: str, found: Measured) -> Grid:
+def ours(study: Study, name: str, found: Found) -> Grid:
     """FedASMU-R against every method of the tables: in how many of the cells it is ahead, behind, or undecided."""
     parts = {part: league for part, league in found.items() if any(one.label == OURS for one in league.standings)}
     rows = []
@@ -66,6 +67,6 @@ def ours(study: Study, name: str, found: Measured) -> Grid:
     return Grid(f"{OURS} against every method", ("against", "accuracy", "time"), tuple(rows), note)
 
 
-def _counts(study: Study, claim: Claim, parts: Measured) -> str:
+def _counts(study: Study, claim: Claim, parts: Found) -> str:
     said = [str(judge(study, claim, {part: league}, part.title)) for part, league in parts.items()]
     return " / ".join(str(said.count(word)) for word in ("holds", "undecided", "does not hold"))

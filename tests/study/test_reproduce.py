@@ -12,7 +12,7 @@ from fedasmu.cli import app
 from fedasmu.errors import UserError
 from fedasmu.packaged import RECIPES
 from fedasmu.report.league import League, find, leagues
-from fedasmu.study import reproduce, studies
+from fedasmu.study import judging, reproduce, studies
 from fedasmu.study.paper import EVERY, Claim, claims, gain, printed
 from fedasmu.study.studies import BUDGETS, STUDIES, Part, Study
 from helpers.made_runs import made_run
@@ -71,7 +71,7 @@ def made_league(directory: Path, **methods: list[float]) -> League:
 
 
 def verdict(claim: Claim, *found: League) -> str:
-    return str(reproduce.judge(STUDY, claim, dict(zip(STUDY.parts, found, strict=False)), ""))
+    return str(judging.judge(STUDY, claim, dict(zip(STUDY.parts, found, strict=False)), ""))
 
 
 def test_verdicts_by_hand(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_verdicts_by_hand(tmp_path: Path) -> None:
     assert verdict(time, never) == "holds"  # it alone got there, on both seeds
     half = made_league(tmp_path / "half", fedasmu=[0.6, 0.2, 0.6], fedavg=[0.1, 0.7, 0.1])
     assert verdict(time, half) == "undecided"
-    (row,) = reproduce.verdict_table([reproduce.judge(STUDY, time, {STUDY.parts[0]: low}, "")]).rows
+    (row,) = judging.verdict_table([judging.judge(STUDY, time, {STUDY.parts[0]: low}, "")]).rows
     assert row[2] == "neither got there"
 
 
@@ -110,12 +110,12 @@ def test_the_spread_over_settings(tmp_path: Path) -> None:
 
 
 def test_a_sign_is_told_from_the_seeds() -> None:
-    assert reproduce.decided([1.0, 1.2, 0.9]) == 1
-    assert reproduce.decided([-1.0, -1.1]) == -1  # mean -1.05, standard error 0.05, t is 12.7
-    assert reproduce.decided([1.0, 3.0, 5.0]) == 0  # mean 3, standard error 1.15, t is 4.3
-    assert reproduce.decided([7.0]) == 0
-    assert reproduce.decided([math.inf, 3.0]) == 1
-    assert reproduce.decided([math.inf, -3.0]) == 0
+    assert judging.decided([1.0, 1.2, 0.9]) == 1
+    assert judging.decided([-1.0, -1.1]) == -1  # mean -1.05, standard error 0.05, t is 12.7
+    assert judging.decided([1.0, 3.0, 5.0]) == 0  # mean 3, standard error 1.15, t is 4.3
+    assert judging.decided([7.0]) == 0
+    assert judging.decided([math.inf, 3.0]) == 1
+    assert judging.decided([math.inf, -3.0]) == 0
 
 
 def test_ours_beside_the_papers(tmp_path: Path) -> None:
