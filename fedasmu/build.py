@@ -19,6 +19,7 @@ from fedasmu.errors import UserError
 from fedasmu.goal import Goal, Loss, Score, check, goal_of
 from fedasmu.imports import blame
 from fedasmu.materials import expected_data, federated_data, network
+from fedasmu.meter import Quick
 from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
 from fedasmu.profiles import Profile, profiles
 from fedasmu.protocol import Model
@@ -93,7 +94,8 @@ class World:
             pull_beyond=method.pull_beyond,
         )
         judge = None if config.evaluate.by == "devices" else pool
-        return Desk(server, record, judge, self.layout.bytes, config.evaluate.every, federation.shelf, metric)
+        quick = Quick(config.evaluate.subset or 0, config.evaluate.full_every)
+        return Desk(server, record, judge, self.layout.bytes, config.evaluate.every, federation.shelf, metric, quick)
 
 
 def build(
@@ -174,6 +176,8 @@ def _trainer(
         if not goal.is_plain:
             raise UserError(f"evaluate.on_devices = {config.evaluate.on_devices}: devices measure accuracy alone")
         data = data.holding_out(config.evaluate.on_devices, held_seed(config.seed))
+    if (subset := config.evaluate.subset) is not None and subset >= len(data.test):
+        raise UserError(f"evaluate.subset = {subset}: must be less than the {len(data.test)} test examples")
     _check_forward(module, data, local.batch, goal.is_plain)
     if not goal.is_plain:
         _check_goal(config, module, data, goal)

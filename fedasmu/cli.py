@@ -106,7 +106,8 @@ RUN_EXAMPLES = """
   train_loss, staleness: means over the uploads since the line before. staleness is 1 for an upload that was trained on
   the newest version. stale, refused, lost: uploads discarded as too old or as not a model, and tasks that died.
 
-  bytes_down, bytes_up: all models sent to and by the devices.
+  bytes_down, bytes_up: all models sent to and by the devices. subset: 0, or on how many test examples alone (with
+  evaluate.subset) this line was measured; such lines count for nothing but watching.
 """
 
 

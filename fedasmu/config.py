@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, model_validator
 
 from fedasmu.algorithms import Algorithm, Pace
 from fedasmu.algorithms.attack import AttackSettings
 from fedasmu.algorithms.guard import GuardSettings
 from fedasmu.deployment import NetworkSettings
 from fedasmu.errors import UserError
-from fedasmu.events import COLUMNS
+from fedasmu.evaluation import Evaluation
 from fedasmu.fleets import FleetSettings
 from fedasmu.imports import named_code
-from fedasmu.measure import ACCURACY, CROSS_ENTROPY, IN_PYTHON, LOSSES, METRICS, SMALLER, Metric, known, short
+from fedasmu.measure import CROSS_ENTROPY, IN_PYTHON, LOSSES, known
 from fedasmu.optimiser import Optimiser
 from fedasmu.section import AbsolutePath, Section
 
@@ -130,58 +130,6 @@ class Local(Optimiser):
 
     def learning_rate(self, uploads: int) -> float:
         return min(self.lr, max(self.lr * self.decay ** (uploads // self.decay_every), self.lr_floor))
-
-
-class Evaluation(Section):
-    every: int = Field(10, ge=1, description="uploads between two evaluations")
-    metric: Annotated[str, AfterValidator(partial(known, names=METRICS))] = Field(
-        ACCURACY, description=f'{", ".join(METRICS)}, or your own as "package.module:function"'
-    )
-    larger_is_better: bool | None = Field(None, description="of your own metric; true unless given")
-    targets: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(
-        [], description="values of the metric to report the time to; of accuracy, from 0 to 1"
-    )
-    on_devices: float = Field(
-        0.0, ge=0, lt=1, description="share of its examples that each device holds out, to measure what it is sent"
-    )
-    by: Literal["server", "devices"] = Field(
-        "server",
-        description="who measures the accuracy: the server on the test data, or devices on what they hold out",
-    )
-
-    @field_validator("metric")
-    @classmethod
-    def _check_column(cls, metric: str) -> str:
-        if short(metric) in COLUMNS:
-            raise ValueError(f"metrics.csv has a column {short(metric)} already; give the function another name")
-        return metric
-
-    @field_validator("larger_is_better")
-    @classmethod
-    def _check_direction(cls, larger: bool | None, others: ValidationInfo) -> bool | None:
-        metric = others.data.get("metric", "")
-        if metric in METRICS and larger not in (None, metric not in SMALLER):
-            raise ValueError(f"{metric} is better when it is {'smaller' if metric in SMALLER else 'larger'}")
-        return larger
-
-    @field_validator("targets")
-    @classmethod
-    def _check_shares(cls, targets: list[float], others: ValidationInfo) -> list[float]:
-        if others.data.get("metric") == ACCURACY and not all(0 < target <= 1 for target in targets):
-            raise ValueError(f"{targets}: an accuracy should be greater than 0 and less than or equal to 1")
-        return targets
-
-    @property
-    def measure(self) -> Metric:
-        return Metric.of(self.metric, self.larger_is_better)
-
-    @model_validator(mode="after")
-    def _check_judges(self) -> Evaluation:
-        if self.on_devices and self.metric != ACCURACY:
-            raise ValueError(f"on_devices = {self.on_devices}: devices measure the accuracy, not {self.metric}")
-        if self.by == "devices" and not self.on_devices:
-            raise ValueError("by = 'devices': they need examples to measure on; set on_devices, to 0.1 for instance")
-        return self
 
 
 class Stop(Section):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
-from fedasmu.meter import Meter
+from fedasmu.meter import Meter, Quick
 from fedasmu.pools import Pool
 from fedasmu.protocol import Model, Report, Task
 from fedasmu.record import Record
@@ -34,10 +34,11 @@ class Desk:
         evaluate_every: int = 10,
         shelf: Shelf | None = None,  # of the method's server half
         metric: str = "accuracy",
+        quick: Quick = Quick(),  # noqa: B008 - frozen
     ) -> None:
         self.server, self.record, self.model_bytes = server, record, model_bytes
         self._shelf = shelf
-        self.meter = Meter(pool, self._tell, metric)
+        self.meter = Meter(pool, self._tell, metric, quick)
         self.watchers: list[Watcher] = []  # told of every line of events.jsonl and of metrics.csv
         self._evaluate_every = evaluate_every
         self._sent: set[int] = set()  # tasks in flight whose upload is counted already

@@ -102,6 +102,7 @@ class Measured:
     reports: int = 0  # of devices, that accuracy and loss are the mean of; 0: the server measured, on the test data
     device_accuracy: float | None = None  # mean over the devices, each by its last report; None: they do not measure
     worst_tenth: float | None = None  # mean over the tenth of them for which it is lowest
+    subset: int = 0  # test examples that score and loss are of, where not all of them were asked; 0: all were
     metric: str = "accuracy"
 
     def row(self) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from fedasmu import failure, pools
 from fedasmu.build import World, build
-from fedasmu.config import Config, Evaluation, Local, Network
+from fedasmu.config import Config, Local, Network
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk, first_refusal
 from fedasmu.disk import replaced, write_whole
 from fedasmu.drive import Drive
 from fedasmu.errors import UserError
+from fedasmu.evaluation import Evaluation
 from fedasmu.events import Event, Measured
 from fedasmu.extension import extend, longer, recipe_of
 from fedasmu.goal import Loss, Score

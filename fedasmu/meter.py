@@ -26,19 +26,38 @@ class Tally:
     train_loss: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """Evaluations on a part of the test data, between those on all of them."""
+
+    subset: int = 0  # test examples; 0: every evaluation is on all
+    full_every: int = 10  # evaluations: each of so many is on all
+
+    def of(self, number: int) -> int:
+        """How many test examples this evaluation is on; 0: all. The first one of a run has the number 0."""
+        return self.subset if number % self.full_every else 0
+
+
 class Meter:
     """Evaluations run in the pool like any other computation; their lines come in order, when they are known.
 
     Without a pool it is the devices that measure: a line is what they told since the last one.
     """
 
-    def __init__(self, pool: Pool | None, tell: Callable[[Measured], None], metric: str = "accuracy") -> None:
-        self.pool, self._tell, self.metric = pool, tell, metric
+    def __init__(
+        self,
+        pool: Pool | None,
+        tell: Callable[[Measured], None],
+        metric: str = "accuracy",
+        quick: Quick = Quick(),  # noqa: B008 - frozen
+    ) -> None:
+        self.pool, self._tell, self.metric, self._quick = pool, tell, metric, quick
         self.tally = Tally()
         self.survey = Survey()
         self.latest: Measured | None = None  # the last line of the metrics
         self._pending: deque[tuple[dict[str, Any], int]] = deque()
-        self._evaluated = -1  # the version last sent to evaluation
+        self._evaluated = -1  # the version last sent to evaluation on all of the data
+        self._number = 0  # of the next evaluation
         self._when: float | None = None  # and at what time
 
     @property
@@ -52,11 +71,14 @@ class Meter:
         self.tally.total_staleness += staleness
         self.tally.train_loss += loss
 
-    def evaluate(self, model: Model, counters: Counters, now: float) -> None:
+    def evaluate(self, model: Model, counters: Counters, now: float, full: bool = False) -> None:
+        """On all of the test data if `full`, else as it is this evaluation's turn."""
         tally = self.tally
         if self.pool is None and not self.survey.heard.examples:
             return  # nobody has measured anything
-        self._evaluated = model.version
+        subset = 0 if full or self.pool is None else self._quick.of(self._number)
+        self._number += 1
+        self._evaluated = self._evaluated if subset else model.version
         counted: dict[str, Any] = {
             "time": now,
             "version": model.version,
@@ -69,6 +91,7 @@ class Meter:
             "bytes_down": tally.bytes_down,
             "bytes_up": tally.bytes_up,
             **self.survey.by_device(),
+            "subset": subset,
         }
         self.tally = replace(tally, uploads=0, staleness=0, train_loss=0.0)
         reports = self.survey.heard.reports
@@ -80,12 +103,12 @@ class Meter:
         # Not before the trainings that are needed until the next one, if that is as far away as the last.
         needed = now if self._when is None else 2 * now - self._when
         self._when = now
-        self._pending.append((counted, self.pool.submit(Job(Evaluate(model.vector), -1, -1, 0), needed)))
+        self._pending.append((counted, self.pool.submit(Job(Evaluate(model.vector, subset), -1, -1, 0), needed)))
 
     def evaluate_last(self, model: Model, counters: Counters, now: float) -> None:
         """The final model, unless it was evaluated already; then wait for every line."""
         if self._evaluated != model.version:
-            self.evaluate(model, counters, now)
+            self.evaluate(model, counters, now, full=True)
         self.drain(wait=True)
 
     def drain(self, wait: bool) -> None:
@@ -108,10 +131,11 @@ class Meter:
             "tally": asdict(self.tally),
             "latest": latest,
             "evaluated": self._evaluated,
+            "number": self._number,
             "survey": self.survey.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.tally, self._evaluated = Tally(**state["tally"]), state["evaluated"]
+        self.tally, self._evaluated, self._number = Tally(**state["tally"]), state["evaluated"], state["number"]
         self.survey.restore(state["survey"])
         self.latest = None if state["latest"] is None else Measured(**state["latest"])

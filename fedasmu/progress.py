@@ -52,6 +52,8 @@ class Live:
     def observe(self, desk: Desk, line: Event | Measured) -> None:
         server, latest, now = desk.server, desk.meter.latest, time.monotonic()
         score = "..." if latest is None else f"{latest.score:.3f}"
+        if latest is not None and latest.subset:
+            score += f" (on {latest.subset:,} test examples)"
         status = (
             f"t = {line.time:,.0f} s  version {server.model.version}  {desk.meter.metric} {score}"
             f"  staleness {desk.mean_staleness:.1f}"

@@ -139,6 +139,7 @@ class Evaluate:
     """
 
     vector: Tensor
+    subset: int = 0  # of the test data: so many of them, always the same ones; 0: all
 
 
 @dataclass(frozen=True, slots=True)

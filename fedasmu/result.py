@@ -45,6 +45,13 @@ class Result:
 
     @cached_property
     def curve(self) -> dict[str, NDArray[np.float64]]:
+        """The lines that are of all test examples: every number that a run is judged by comes from these."""
+        lines = self.lines
+        full = np.isin(lines["subset"], (0.0,)) if "subset" in lines else slice(None)
+        return {name: column[full] for name, column in lines.items()}
+
+    @cached_property
+    def lines(self) -> dict[str, NDArray[np.float64]]:
         """The columns of metrics.csv; what is unknown, such as the staleness before any upload, is NaN."""
         path = self.directory / "metrics.csv"
         with reading(path), path.open() as file:

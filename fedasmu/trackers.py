@@ -182,7 +182,7 @@ class Together:
         if not self._behind or not self._trackers:
             return
         self._behind = False
-        curve = Result(self._directory).curve
+        curve = Result(self._directory).lines
         rows = [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]
         for row in rows[: len(rows) - written]:
             self._log(row)

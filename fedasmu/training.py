@@ -59,10 +59,11 @@ class Trainer:
         self._module, self._layout, self._given, self._place = module, layout, data, torch.device(device)
         self.batch, self.epochs, self.augment, self.native = batch, epochs, augment, native
         self.optimiser, self.goal = optimiser, goal
+        self._part: Examples | None = None  # of the test data
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the process that unpickles it makes for itself."""
-        return {name: value for name, value in vars(self).items() if name not in ("torch", "data")}
+        return {name: value for name, value in vars(self).items() if name not in ("torch", "data")} | {"_part": None}
 
     @cached_property
     def torch(self) -> TorchEngine:
@@ -86,8 +87,17 @@ class Trainer:
             if isinstance(command, Probe):
                 torch.manual_seed(derive(seed, "train", command.step))
                 return self._probe(command, device, seed)
-        own = device >= 0 and bool(self.data.held)
-        return self._evaluate(command.vector, self.data.train.subset(self.data.held[device]) if own else self.data.test)
+        if device >= 0 and self.data.held:
+            return self._evaluate(command.vector, self.data.train.subset(self.data.held[device]))
+        return self._evaluate(command.vector, self._some(command.subset) if command.subset else self.data.test)
+
+    def _some(self, count: int) -> Examples:
+        """So many of the test examples: the same ones in every run, whatever its seed, so that runs can be compared."""
+        if len(self._part or ()) != count:
+            order = torch.randperm(len(self.data.test), generator=torch.Generator().manual_seed(derive("test subset")))
+            self._part = self.data.test.subset(order[:count].sort().values.to(self._place))
+        assert self._part is not None
+        return self._part
 
     def _evaluate(self, vector: Tensor, examples: Examples) -> Evaluated:
         count = len(examples)

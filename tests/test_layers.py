@@ -17,7 +17,7 @@ FLOORS = {
     "disk": "imports packaged disk lock checkpoint shelf record result",
     "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
     "server": "session idle inspection server survey meter desk",
-    "settings": "deployment fleets profiles config mistakes recipe extension",
+    "settings": "deployment fleets profiles evaluation config mistakes recipe extension",
     "run": "materials start build failure conclusion wall drive progress measured",
     "drivers": "simulation network",
     "looking": "trackers listing report experiment conformance study watch",

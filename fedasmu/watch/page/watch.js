@@ -42,11 +42,11 @@ function realTime() { // between the first and the last evaluation
 }
 
 function showNumbers(run) {
-  const { counts, latest } = fold, budget = Number(run?.budget) || 0;
+  const { counts, newest: latest } = fold, budget = Number(run?.budget) || 0;
   $("progress").value = budget ? Math.min(1, counts.uploads / budget) : 0;
   const numbers = {
     uploads: budget ? `${counts.uploads.toLocaleString("en")} of ${budget.toLocaleString("en")}` : counts.uploads,
-    [latest?.reports ? "accuracy, by devices" : fold.metric ?? "accuracy"]: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
+    [latest?.reports ? "accuracy, by devices" : `${fold.metric ?? "accuracy"}${latest?.subset > 0 ? `, on ${latest.subset} test examples` : ""}`]: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
     "virtual time": `${short(fold.now)} s`, "real time": realTime(), version: short(counts.versions), "in flight": fold.open.size,
     "fresh models merged": short(counts.merged), "stale / refused / lost": `${counts.stale} / ${counts.refused} / ${counts.lost}`,
   };
