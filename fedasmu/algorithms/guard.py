@@ -61,6 +61,8 @@ class Guard(Aggregator):
         self.inner, self.settings, self.trainable = aggregator, settings, trainable
         self.note_type = aggregator.note_type
         self.lengths: deque[float] = deque(maxlen=settings.window)
+        # Of the uploads that wait, by their tasks: a model may be large, and is measured once.
+        self._found: dict[int, tuple[Upload, tuple[float, Tensor]]] = {}
 
     @property
     def usual(self) -> float | None:
@@ -69,16 +71,21 @@ class Guard(Aggregator):
 
     def plausible(self, upload: Upload) -> bool:
         usual, refuse = self.usual, self.settings.refuse
-        if usual is not None and refuse is not None and nearest(upload, self.trainable)[0] > refuse * usual:
-            return False
-        return self.inner.plausible(upload)
+        if usual is None or refuse is None:
+            return self.inner.plausible(upload)
+        found = nearest(upload, self.trainable)
+        fits = found[0] <= refuse * usual and self.inner.plausible(upload)
+        if fits:
+            self._found[upload.task] = upload, found
+        return fits
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         guarded = [self._guarded(upload) for upload in uploads]
         return self.inner.aggregate(current, guarded)
 
     def _guarded(self, upload: Upload) -> Upload:
-        length, origin = nearest(upload, self.trainable)
+        asked, found = self._found.pop(upload.task, (None, None))
+        length, origin = found if found and asked is upload else nearest(upload, self.trainable)
         usual, clip = self.usual, self.settings.clip
         if usual is not None and clip is not None and length > clip * usual:
             upload, length = shortened(upload, origin, clip * usual / length), clip * usual
@@ -92,6 +99,7 @@ class Guard(Aggregator):
         return self.inner.share(note)
 
     def discarded(self, upload: Upload) -> None:
+        self._found.pop(upload.task, None)
         self.inner.discarded(upload)
 
     def state(self) -> dict[str, Any]:

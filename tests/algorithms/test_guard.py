@@ -66,6 +66,23 @@ def test_what_goes_beyond_is_shortened_to_the_limit_and_beyond_that_refused() ->
     assert close(short.vector, 6.0, 2.0, 11.0), "what is within the limit is left alone, to the bit"
 
 
+def test_an_upload_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Upload] = []
+
+    def counted(upload: Upload, trainable: int) -> Any:
+        measured.append(upload)
+        return nearest(upload, trainable)
+
+    monkeypatch.setattr("fedasmu.algorithms.guard.nearest", counted)
+    guarded = guard(after=1, clip=3.0, refuse=10.0)
+    guarded.aggregate(model(1, 0.0, 0.0, 0.0), [went(2.0)])
+    sent = went(12.0)
+    assert guarded.plausible(sent)
+    assert close(guarded.aggregate(model(1, 0.0, 0.0, 0.0), [sent]).vector, 7.0, 2.0, 10.0)
+    assert len(measured) == 2
+    assert not guarded._found
+
+
 def test_lies() -> None:
     """Of d = (3, -4), whose root mean square is sqrt(12.5)."""
     moved = torch.tensor([3.0, -4.0])
