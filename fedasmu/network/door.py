@@ -75,7 +75,7 @@ class Door:
         except Refused as refused:
             status = 403 if refused.code.startswith("invite") or refused.code == "revoked" else 409
             raise Problem(status, refused.code, str(refused)) from None
-        self._read()
+        self.seats[seat.key] = seat
         return seat
 
     def rekey(self, table: dict[str, Any]) -> Seat:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from fedasmu.network.keys import Invite
 
@@ -102,11 +103,10 @@ class Register:
     def enrol(self, invite: str, key: bytes, name: str, examples: int) -> Seat:
         """Give this key a seat, and use the invite once. The same key gets its seat again and uses nothing."""
         with self._exclusively():
-            for seat in self.all():
-                if seat.key == key:
-                    if seat.revoked is not None:
-                        raise Refused("revoked", f"the key of device {seat.name!r} was revoked; join with a new key")
-                    return seat
+            if (seat := self._seat("key", key)) is not None:
+                if seat.revoked is not None:
+                    raise Refused("revoked", f"the key of device {seat.name!r} was revoked; join with a new key")
+                return seat
             opened = self._usable(invite)
             name = opened.name or name
             number = self._free(opened, name)
@@ -121,8 +121,7 @@ class Register:
     def rekey(self, old: bytes, new: bytes) -> Seat:
         """Give the seat of one key to another. Asked again, when that was done, it changes nothing."""
         with self._exclusively():
-            seats = {seat.key: seat for seat in self.all()}
-            seat = seats.get(new) or seats.get(old)
+            seat = self._seat("key", new) or self._seat("key", old)
             if seat is None:
                 raise Refused("unknown", "this device has no seat in this run; join with an invite")
             if seat.revoked is not None:
@@ -140,7 +139,7 @@ class Register:
     def revoke(self, name: str) -> Seat | None:
         """Refuse this device's key from now on. None if there is no such device."""
         self._database.execute("UPDATE seats SET revoked = ? WHERE name = ? AND revoked IS NULL", (time.time(), name))
-        return next((seat for seat in self.all() if seat.name == name), None)
+        return self._seat("name", name)
 
     def all(self) -> list[Seat]:
         return [Seat(*row) for row in self._database.execute("SELECT * FROM seats ORDER BY seat")]
@@ -161,15 +160,25 @@ class Register:
     def _free(self, opened: Open, name: str) -> int:
         if not NAME.fullmatch(name):
             raise Refused("name", f"a device's name has a-z, 0-9, - and _, at most 64 of them; not {name[:80]!r}")
-        taken = {seat.seat: seat.name for seat in self.all()}
-        if name in taken.values():
+        if self._seat("name", name) is not None:
             raise Refused("taken", f"there is a device named {name!r} already; choose another with --name")
-        if opened.seat is not None and opened.seat not in taken:
-            return opened.seat
-        free = next((seat for seat in range(self.seats) if seat not in taken), None)
-        if free is None or opened.seat is not None:
+        free = self._lowest() if opened.seat is None else opened.seat
+        if free >= self.seats or (opened.seat is not None and self._seat("seat", free) is not None):
             raise Refused("no-seat", f"all {self.seats} seats of this run are taken; fleet.devices has their number")
         return free
+
+    def _seat(self, column: Literal["seat", "name", "key"], value: object) -> Seat | None:
+        row = self._database.execute(f"SELECT * FROM seats WHERE {column} = ?", (value,)).fetchone()
+        return None if row is None else Seat(*row)
+
+    def _lowest(self) -> int:
+        """The first seat that nobody has. There may be a hundred thousand, mostly without a gap."""
+        count, highest = self._database.execute("SELECT count(*), coalesce(max(seat), -1) FROM seats").fetchone()
+        if highest == count - 1:
+            return int(count)
+        nexts = "SELECT 0 AS seat UNION SELECT seat + 1 FROM seats"
+        gap = f"SELECT min(seat) FROM ({nexts}) WHERE seat NOT IN (SELECT seat FROM seats)"
+        return int(self._database.execute(gap).fetchone()[0])
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:

@@ -51,6 +51,15 @@ def test_an_invite_may_name_the_device_and_its_seat(register: Register) -> None:
     assert (seat.seat, seat.name) == (2, "kitchen-pi")
 
 
+def test_a_gap_between_seats_is_filled_and_no_seat_is_beyond_the_last(register: Register) -> None:
+    register.enrol(register.invite(PIN, seat=2).id, key(1), "last", 1)
+    invite = register.invite(PIN, uses=9).id
+    assert [register.enrol(invite, key(number), f"d{number}", 1).seat for number in (2, 3)] == [0, 1]
+    for seat in (None, 3):
+        with pytest.raises(Refused, match="all 3 seats"):
+            register.enrol(register.invite(PIN, seat=seat).id, key(4), "d4", 1)
+
+
 @pytest.mark.parametrize(
     ("code", "options", "name"),
     [
