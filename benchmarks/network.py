@@ -19,6 +19,7 @@ import json
 import os
 import resource
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -85,7 +86,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     about, before = stamp(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
-        figures = DEEDS[name](args, Path(scratch))
+        try:
+            figures = DEEDS[name](args, Path(scratch))
+        except BaseException:
+            log = Path(scratch) / "run.log"
+            print(log.read_text()[-4000:] if log.exists() else "", file=sys.stderr)
+            raise
     loaded = [round(one, 1) for one in (before, os.getloadavg()[0])]
     print(json.dumps({"benchmark": name, **about, "load_average": loaded, **figures}))
 
