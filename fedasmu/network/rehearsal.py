@@ -16,6 +16,7 @@ import numpy as np
 from fedasmu.build import World
 from fedasmu.conclusion import conclude
 from fedasmu.desk import Desk
+from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.network.folder import Folder
 from fedasmu.network.listener import bound
@@ -32,6 +33,7 @@ FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
 def simulated(world: World, directory: Path) -> list[Line]:
     """Run the recipe on the virtual clock, and keep the order of its events."""
     directory.mkdir(parents=True)
+    write_whole(directory / "config.toml", world.config.toml())
     record = Record(directory)
     began = time.monotonic()
     assert world.trainer is not None
