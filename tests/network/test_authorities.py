@@ -158,7 +158,6 @@ def test_what_does_not_go_together_is_said(tmp_path: Path) -> None:
 def test_a_server_that_stays_tells_whoever_comes_late(tmp_path: Path) -> None:
     """Also one that is started again when the run is over."""
     federation = Federation(tmp_path, stop={"uploads": 4})
-    (federation.path / "config.toml").write_text(federation.world.config.toml())
     federation.linger = float("inf")
     federation.start()
     early = [federation.device(number) for number in range(2)]

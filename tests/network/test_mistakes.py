@@ -62,7 +62,6 @@ def test_one_process_serves_a_run(tmp_path: Path) -> None:
 
 def test_a_run_that_is_over_is_not_served_again(tmp_path: Path) -> None:
     federation = Federation(tmp_path, stop={"uploads": 4})
-    (federation.path / "config.toml").write_text(federation.world.config.toml())
     federation.run()
     result = CliRunner().invoke(app, ["serve", "--resume", str(federation.path)])
     assert f"{federation.path} is finished already" in result.output.replace("\n", "")
