@@ -6,7 +6,9 @@ busy_*: the share of the workers' time that they spend computing, from the first
 FedASMU, 100 devices of 600 images, evaluations included. The rest is waiting for the process that simulates.
 tiny_shards: the time of a run with two workers over one with all in this process, 2,000 devices of 6 images each.
 vgg_down, vgg_up: model-sized copies between processes for one task of FedASMU, in each direction.
-vgg_receive_ms: what an upload of VGG-11 costs the server, in milliseconds (median).
+vgg_receive_ms: what an upload of VGG-11 costs the server, in milliseconds (median), while two workers compute.
+vgg_receive_alone_ms: the same without workers, each upload with a merge.
+vgg_peak_mb: the most memory that all processes of that run had at one moment; what they share is counted once.
 On a machine that others use too, the shares are too low and the times too high.
 """
 
@@ -15,8 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import tempfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +29,18 @@ from typing import Any
 import torch
 
 from fedasmu import Experiment, FederatedData
+from fedasmu.algorithms import Federation, Pace
+from fedasmu.algorithms.fedasmu import FedASMU
+from fedasmu.events import Verdict
+from fedasmu.memory import keep_freed_memory
+from fedasmu.models import build
 from fedasmu.pools import Pool, Site, processes
 from fedasmu.pools.arena import Arena
+from fedasmu.protocol import Model, Report
+from fedasmu.roster import Member, Roster, Seconds
 from fedasmu.server import Server
+from fedasmu.shelf import Shelf
+from fedasmu.vector import Layout
 
 
 def images(devices: int, each: int, shape: tuple[int, ...], tests: int) -> FederatedData:
@@ -112,16 +125,71 @@ def large_vectors(uploads: int) -> dict[str, float]:
     Arena.write = lambda self, *rest: (copied.append(1), write(self, *rest))[1]  # type: ignore[method-assign]
     Arena.adopt = lambda self, *rest: (adopted.append(1), adopt(self, *rest))[1]  # type: ignore[method-assign]
     Server.receive = timed  # type: ignore[method-assign]
+    weight = Weight()
+    weight.start()
     try:
         timed_run(settings("vgg11", 20, 1, uploads, uploads), images(20, 64, (3, 32, 32), 10), 2)
     finally:
         Arena.write, Arena.adopt, Server.receive = write, adopt, receive  # type: ignore[method-assign]
+        peak = weight.stop()
     tasks = len(received)
     return {
         "vgg_down": len(copied) / tasks,
         "vgg_up": len(adopted) / tasks,
         "vgg_receive_ms": statistics.median(received[tasks // 3 :]),
+        "vgg_receive_alone_ms": receive_alone(uploads),
+        "vgg_peak_mb": peak,
     }
+
+
+def receive_alone(uploads: int) -> float:
+    """Milliseconds that FedASMU's server takes for an upload of VGG-11's size."""
+    keep_freed_memory()
+    module = build("vgg11", shape=(3, 32, 32), classes=10, seed=0)
+    layout, method, taken = Layout.of(module), FedASMU(), []
+    with tempfile.TemporaryDirectory() as folder:
+        roster = Roster(Member(100, Seconds(1.0, 1.0, 1.0)) for _ in range(2))
+        sizes: dict[str, Any] = {"limit": 2, "budget": uploads, "batch": 10, "epochs": 2}
+        federation = Federation(seed=0, roster=roster, layout=layout, shelf=Shelf(Path(folder)), **sizes)
+        first = Model(0, layout.read(module))
+        server = Server(first, method.schedule(Pace(2, 2)), method.aggregator(federation), 2, 0, lambda _: 0.01)
+        for number in range(uploads):
+            (task,) = server.start([number % 2])
+            server.model = Model(server.model.version + 1, server.model.vector)  # something newer, to merge
+            server.fetch(task.id, task.device)
+            note = {"beta": 0.2, "merged_after": 5, "slot": 5, "reward": 0.1}
+            report = Report(task.model.vector + 1e-3, 100, 0.5, note)
+            began = time.perf_counter()
+            decision = server.receive(task.id, task.device, report)
+            taken.append(1000 * (time.perf_counter() - began))
+            assert decision.verdict is Verdict.ACCEPTED
+    return statistics.median(taken[uploads // 3 :])
+
+
+class Weight(threading.Thread):
+    """Looks twenty times a second what this process and its children weigh together, in megabytes."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak, self._over = 0.0, threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.05):
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            self.peak = max(self.peak, sum(_megabytes(process) for process in ("self", *children)))
+
+    def stop(self) -> float:
+        self._over.set()
+        self.join()
+        return self.peak
+
+
+def _megabytes(process: str) -> float:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has just ended
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def main() -> None:
