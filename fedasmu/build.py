@@ -21,6 +21,7 @@ from fedasmu.imports import blame
 from fedasmu.materials import expected_data, federated_data, network
 from fedasmu.meter import Quick
 from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
+from fedasmu.pools.connection import share
 from fedasmu.profiles import Profile, profiles
 from fedasmu.protocol import Model
 from fedasmu.record import SHELVES, Record
@@ -53,7 +54,7 @@ class World:
         if self.trainer is None:
             return Inline(timing_only)
         on_cpu = self.config.device == "cpu"
-        gpus = float(self.config.device.startswith("cuda"))
+        gpus = share(self.config.per_gpu) if self.config.device.startswith("cuda") else 0.0
         return factory(workers)(Site(self.trainer.perform, self.layout.bytes, stopping, say, gpus, on_cpu))
 
     def learner(self) -> Learner:

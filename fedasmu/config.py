@@ -150,6 +150,7 @@ class Config(Section):
         "auto", description="of the native engine; auto: the best that the processor has"
     )
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?|mps)$", description="where PyTorch trains")
+    per_gpu: int = Field(1, ge=1, le=100, description="trainings side by side on one GPU of a Ray cluster")
     timing_only: bool = Field(False, description="simulate the order of events without training")
     checkpoint_seconds: float = Field(30.0, gt=0, description="wall-clock time between two checkpoints")
     data: Data = Data()

@@ -39,8 +39,18 @@ def connect(address: str) -> tuple[Any, bool]:
         with _our_signals():
             ray.init(address=None if address == "ray" else address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
-        raise UserError(f"workers = {address!r}: {error}") from None
+        raise UserError(f"workers = {address!r}: {refusal(error)}") from None
     return ray, True
+
+
+def refusal(error: Exception) -> str:
+    """Why a cluster cannot be used, in one sentence."""
+    if "Starting Ray client server failed" in str(error):  # grpc's handlers end what is forked from the head's proxy
+        return (
+            "the head cannot serve a client from outside; start it with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head, "
+            "or run on the head itself with --workers ray"
+        )
+    return reason(error)
 
 
 def check(address: str) -> None:
@@ -78,15 +88,24 @@ def here(ray: Any) -> Any:
     return affinity(node_id=ray.get_runtime_context().get_node_id(), soft=True)
 
 
+def share(workers: int) -> float:
+    """Of a GPU, for so many on one. Ray counts in ten-thousandths: a share rounded up would not fit so often."""
+    return 10_000 // workers / 10_000
+
+
 def processors(ray: Any, gpus: float) -> int:
-    """How many workers there is room for."""
-    there = ray.cluster_resources()
-    count = int(there.get("CPU", 0)) if not gpus else int(min(there.get("CPU", 0), there.get("GPU", 0) / gpus))
+    """How many workers there is room for: each needs a processor, and its GPU on the same node."""
+    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    count = sum(room(int(node.get("CPU", 0)), int(node.get("GPU", 0)), gpus) for node in there)
     if count < 1:
-        raise UserError(
-            f"the cluster has no room for a worker: {there.get('CPU', 0):g} CPU, {there.get('GPU', 0):g} GPU"
-        )
+        found = [f"{sum(node.get(kind, 0) for node in there):g} {kind}" for kind in ("CPU", "GPU")]
+        raise UserError(f"the cluster has no room for a worker: {', '.join(found)}")
     return count
+
+
+def room(cpu: int, gpu: int, share: float) -> int:
+    """How many workers a node takes that need this share of a GPU each."""
+    return min(cpu, gpu * int(1 / share)) if share else cpu
 
 
 def send_own_modules(ray: Any) -> None:

@@ -49,7 +49,7 @@ def nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
+    cluster.add_node(num_cpus=1, num_gpus=1)  # as Ray counts: there need be none
     yield cluster
     cluster.shutdown()  # type: ignore[no-untyped-call]
 
@@ -71,6 +71,23 @@ def remote(nodes: Any) -> pools.Factory:
 def experiment(data: Any = None, uploads: int = 25) -> Experiment:
     table = settings(engine="torch", algorithm={"name": "fedasmu"}, stop={"uploads": uploads}, checkpoint_seconds=1e9)
     return Experiment(table, model=Own, data=data or blobs())
+
+
+def test_workers_ask_for_their_share_of_a_gpu(nodes: Any) -> None:
+    ray, _ = connection.connect(nodes.address)
+    assert connection.processors(ray, 0.0) == 2
+    assert connection.processors(ray, connection.share(3)) == 1, "the node with the GPU has one processor"
+    pool = Actors(pools.Site(pools.timing_only, 4, gpus=connection.share(3)), ray, True)
+    while pool.joined < 1:
+        pool.heard(0.1)
+    assert ray.available_resources()["GPU"] == pytest.approx(0.6667)
+    pool.close()
+
+
+@pytest.mark.parametrize("workers", range(1, 101))
+def test_so_many_shares_fit_on_a_gpu(workers: int) -> None:
+    assert connection.room(1000, 1, connection.share(workers)) == workers
+    assert round(connection.share(workers) * 10_000) * workers <= 10_000
 
 
 def test_a_failure_on_a_node_shows_the_device(remote: pools.Factory, tmp_path: Path) -> None:
@@ -174,6 +191,12 @@ def test_another_processor_on_a_node_is_said() -> None:
     assert said == []
     connection.compare("far", {**HERE, "processor": "x86_64 with AVX2"}, HERE, said.append)
     assert "may not give the same bits" in said[0]
+
+
+def test_a_head_that_cannot_serve_a_client() -> None:
+    error = "Initialization failure from server:\nRuntimeError: Starting Ray client server failed. See x\n"
+    assert "GRPC_ENABLE_FORK_SUPPORT=0 ray start --head" in connection.refusal(ConnectionAbortedError(error))
+    assert connection.refusal(ValueError("two\nlines")) == "lines"
 
 
 def test_why_a_node_cannot_start_a_worker() -> None:
