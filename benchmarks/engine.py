@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from fedasmu import models
 from fedasmu.data.examples import Examples
 from fedasmu.memory import keep_freed_memory
-from fedasmu.native import Network, Unsupported
+from fedasmu.native import NativeEngine, Unsupported
 from fedasmu.vector import Layout
 
 LR = 0.01
@@ -107,7 +107,7 @@ def eager(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]
 def native(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
     layout = Layout.of(module)
     vector = layout.read(module)
-    network = Network(module, layout, case.shape)
+    network = NativeEngine(module, layout, case.shape)
     batches = case.batches()
     if case.batch:
         return lambda: network.train(vector, data, batches, LR)

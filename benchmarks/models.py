@@ -20,7 +20,7 @@ from engine import LR, Case, eager, turns
 from torch import nn
 
 from fedasmu.data.examples import Examples
-from fedasmu.engine import Engine, native_network
+from fedasmu.engine import Engine, native_engine
 from fedasmu.torch_engine import TorchEngine
 from fedasmu.vector import Layout
 
@@ -35,7 +35,7 @@ LOWEST = 0.98  # of all others
 def ours(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
     layout = Layout.of(module)
     vector, batches = layout.read(module), case.batches()
-    network, _ = native_network("auto", module, layout, case.shape, case.batch, "cpu")
+    network, _ = native_engine("auto", module, layout, case.shape, case.batch, "cpu")
     engine: Engine = network or TorchEngine(module, layout, torch.device("cpu"))
     return lambda: engine.train(vector, data, batches, LR)
 

@@ -14,7 +14,7 @@ from fedasmu.algorithms.measuring import Measuring
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData, held_count
 from fedasmu.desk import Desk
-from fedasmu.engine import native_network
+from fedasmu.engine import native_engine
 from fedasmu.errors import UserError
 from fedasmu.goal import Goal, Loss, Score, check, goal_of
 from fedasmu.imports import blame
@@ -185,7 +185,7 @@ def _trainer(
     if augment != "none" and len(data.shape) != 3:
         raise UserError(f"data.augment = {augment!r}: alters images, but the data are {data.shape}")
     settings = local.batch, config.device, config.instructions
-    native, engine = native_network(config.engine, module, layout, data.shape, *settings, _unknown(config, goal))
+    native, engine = native_engine(config.engine, module, layout, data.shape, *settings, _unknown(config, goal))
     if native is not None and not goal.is_plain:
         engine += f"; PyTorch to measure {config.evaluate.measure.name}"
     say(engine if augment == "none" else f"{engine}; fed with images altered by {augment}")

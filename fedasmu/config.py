@@ -26,7 +26,7 @@ def _absolute(path: str) -> str:
     return path if path == IN_PYTHON else str(Path(path).expanduser().absolute())
 
 
-class Network(Section):
+class ModelSettings(Section):
     """A model by name with its options, or a user's own as "package.module:factory"."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -41,7 +41,7 @@ class Network(Section):
     )
 
     @model_validator(mode="after")
-    def _check_digest(self) -> Network:
+    def _check_digest(self) -> ModelSettings:
         if self.weights_sha256 is not None and self.weights is None:
             raise ValueError("weights_sha256 is of weights, and model.weights names none")
         return self
@@ -144,7 +144,7 @@ WITHOUT_INFLUENCE = {"name", "checkpoint_seconds", "model.weights"}
 class Config(Section):
     name: str = Field("run", pattern=r"^[\w][\w.+-]*$", description="of the run directory")
     seed: int = Field(0, ge=0, description="of everything random")
-    model: Network = Network()
+    model: ModelSettings = ModelSettings()
     engine: Literal["auto", "native", "torch"] = Field("auto", description="what trains; auto: native where it can")
     instructions: Literal["auto", "base", "avx2", "avx512"] = Field(
         "auto", description="of the native engine; auto: the best that the processor has"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedasmu.data.examples import Examples
 from fedasmu.errors import UserError
-from fedasmu.native import Network, Unsupported
+from fedasmu.native import NativeEngine, Unsupported
 from fedasmu.protocol import Objective
 from fedasmu.rule import SGD, Rule
 from fedasmu.vector import Layout
@@ -50,7 +50,7 @@ class Engine(Protocol):
         """The sum of the losses over all examples, and how many are classified correctly."""
 
 
-def native_network(
+def native_engine(
     setting: str,
     module: nn.Module,
     layout: Layout,
@@ -59,7 +59,7 @@ def native_network(
     device: str,
     instructions: str = "auto",
     unknown: str = "",
-) -> tuple[Network | None, str]:
+) -> tuple[NativeEngine | None, str]:
     """The module compiled for the native engine, or None; and in one line which engine runs, and why.
 
     `unknown` is what is asked for and it does not know, if there is any.
@@ -71,7 +71,7 @@ def native_network(
             raise Unsupported(unknown)
         if device != "cpu":
             raise Unsupported(f"the native engine runs on the cpu, not on {device}")
-        network = Network(module, layout, shape, instructions)
+        network = NativeEngine(module, layout, shape, instructions)
         if setting == "auto" and (reason := network.slow(batch)):
             raise Unsupported(reason)
     except Unsupported as reason:
@@ -85,7 +85,7 @@ def native_network(
     return network, f"engine: PyTorch to train, because {network.untrainable}; native to evaluate"
 
 
-def name(native: Network | None) -> str:
+def name(native: NativeEngine | None) -> str:
     """Which engines run, without reasons: with the processor, what the last digits of a number depend on."""
     if native is None:
         return "PyTorch"

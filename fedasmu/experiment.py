@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedasmu import failure, pools
 from fedasmu.build import World, build
-from fedasmu.config import Config, Local, Network
+from fedasmu.config import Config, Local, ModelSettings
 from fedasmu.data.federated import FederatedData
 from fedasmu.desk import Desk, first_refusal
 from fedasmu.disk import replaced, write_whole
@@ -69,7 +69,7 @@ class Experiment:
             _check_factory(model)
             _check_one_model(settings)
             kept = config.model.model_dump(include={"weights", "weights_sha256"})
-            config = config.model_copy(update={"model": Network(name=IN_PYTHON, **kept)})
+            config = config.model_copy(update={"model": ModelSettings(name=IN_PYTHON, **kept)})
         if weights is not None:
             config = _starting_from(config, weights)
         if data is not None:
@@ -211,7 +211,7 @@ def _starting_from(config: Config, weights: Mapping[str, Tensor] | str | Path) -
     """The settings with these first weights; those that a run directory vouches for must be the same."""
     named = IN_PYTHON if isinstance(weights, Mapping) else str(weights)
     table = config.model.model_dump() | {"weights": named}
-    return config.model_copy(update={"model": Network(**table)})
+    return config.model_copy(update={"model": ModelSettings(**table)})
 
 
 def _judged(config: Config, loss: Any, metric: Any, larger: bool | None) -> Config:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedasmu import data as datasets
 from fedasmu import models
-from fedasmu.config import Config, Data, Network
+from fedasmu.config import Config, Data, ModelSettings
 from fedasmu.data import partition
 from fedasmu.data.examples import Dataset
 from fedasmu.data.federated import FederatedData
@@ -113,7 +113,7 @@ def _split(config: Config, dataset: Dataset, seed: int) -> partition.Parts:
 
 
 def network(
-    settings: Network,
+    settings: ModelSettings,
     factory: Callable[[], nn.Module] | None,
     shape: tuple[int, ...],
     classes: int,
@@ -150,7 +150,7 @@ def network(
 
 def finished_network(recipe: Mapping[str, Any], weights: Mapping[str, Tensor], module: nn.Module | None) -> nn.Module:
     """A run's network with its final weights: built by its name, or one of the user's own to be filled."""
-    settings = Network.model_validate(recipe["model"])
+    settings = ModelSettings.model_validate(recipe["model"])
     if module is None:
         if settings.name == IN_PYTHON or ":" in settings.name or recipe["data"]["name"] not in datasets.NAMES:
             raise UserError("this run's model or data are your own: give a module of its kind, as in model(MyNet())")

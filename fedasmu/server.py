@@ -48,7 +48,7 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Entry:
+class InFlight:
     """A line of the ledger: a task in flight."""
 
     task: Task
@@ -68,7 +68,7 @@ class Server:
     max_staleness: int | None = None
     pull_beyond: int | None = None  # at an aggregation, call in the tasks in flight that are staler than this
     counters: Counters = field(default_factory=Counters)
-    ledger: dict[int, Entry] = field(default_factory=dict)
+    ledger: dict[int, InFlight] = field(default_factory=dict)
     waiting: list[Upload] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Server:
             started.append(self._start(device))
         return started
 
-    def entry(self, task: int, device: int | None = None) -> Entry | None:
+    def entry(self, task: int, device: int | None = None) -> InFlight | None:
         """The line of a task in flight; with a device, only if the task is that device's."""
         entry = self.ledger.get(task)
         return None if entry is None or device not in (None, entry.task.device) else entry
@@ -149,10 +149,10 @@ class Server:
         seed = derive(self.seed, "task", number)
         task = Task(number, device, self.model, lr, seed, note, self.aggregator.share(note))
         self.counters.started += 1
-        self.ledger[task.id] = Entry(task)
+        self.ledger[task.id] = InFlight(task)
         return task
 
-    def _release(self, task: int, device: int | None) -> Entry | None:
+    def _release(self, task: int, device: int | None) -> InFlight | None:
         entry = self.entry(task, device)
         if entry is not None:
             del self.ledger[task]
@@ -206,6 +206,6 @@ class Server:
         self.model = state["model"]
         self._idle.restore(state)
         self.counters = Counters(**state["counters"])
-        self.ledger = {task.id: Entry(task, *rest) for task, *rest in state["ledger"]}
+        self.ledger = {task.id: InFlight(task, *rest) for task, *rest in state["ledger"]}
         self.waiting = [with_note(upload, self.aggregator.note_type) for upload in state["waiting"]]
         self.aggregator.restore(state["aggregator"])

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from fedasmu.config import Config, Network
+from fedasmu.config import Config, ModelSettings
 from fedasmu.errors import UserError, did_you_mean
 from fedasmu.measure import IN_PYTHON
 from fedasmu.vector import Layout
@@ -53,7 +53,7 @@ class Start:
         return given
 
 
-def start_of(settings: Network, given: Mapping[str, Tensor] | None = None) -> Start | None:
+def start_of(settings: ModelSettings, given: Mapping[str, Tensor] | None = None) -> Start | None:
     """What a run starts from, read; None: from what its seed draws. Refuses others than the recipe vouches for."""
     if settings.weights is None:
         return None

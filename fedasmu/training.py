@@ -14,7 +14,7 @@ from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
 from fedasmu.engine import Engine
 from fedasmu.goal import Goal
-from fedasmu.native import Network
+from fedasmu.native import NativeEngine
 from fedasmu.optimiser import PLAIN, Optimiser
 from fedasmu.protocol import Computation, Evaluated, Probe, Probed, Train, Trained, Workload
 from fedasmu.rule import Rule
@@ -51,7 +51,7 @@ class Trainer:
         batch: int,
         epochs: int,
         device: str = "cpu",
-        native: Network | None = None,
+        native: NativeEngine | None = None,
         augment: str = "none",
         optimiser: Optimiser = PLAIN,
         goal: Goal = CLASSIFY,

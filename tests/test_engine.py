@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedasmu import Experiment, models, native
 from fedasmu.data.examples import Examples
-from fedasmu.engine import native_network
+from fedasmu.engine import native_engine
 from fedasmu.errors import UserError
 from fedasmu.models.contrast import Contrast
 from fedasmu.native import library
@@ -23,10 +23,10 @@ from helpers.blobs import Run, blobs, settings, softmax
 needs_library = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 
 
-def chosen(setting: str, model: str, batch: int) -> tuple[native.Network | None, str]:
+def chosen(setting: str, model: str, batch: int) -> tuple[native.NativeEngine | None, str]:
     shape = (3, 32, 32)
     module = models.build(model, shape=shape, classes=10, seed=0)
-    return native_network(setting, module, Layout.of(module), shape, batch, "cpu")
+    return native_engine(setting, module, Layout.of(module), shape, batch, "cpu")
 
 
 @needs_library
@@ -49,13 +49,13 @@ def test_who_asks_for_the_native_engine_gets_it() -> None:
     assert chosen("native", "vgg11", 10)[1].startswith("engine: native")
     module = nn.Linear(3, 2)
     with pytest.raises(UserError, match="runs on the cpu"):
-        native_network("native", module, Layout.of(module), (3,), 10, "cuda")
+        native_engine("native", module, Layout.of(module), (3,), 10, "cuda")
 
 
 @needs_library
 def test_objectives_that_the_native_engine_knows() -> None:
     deep, flat = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), nn.Linear(4, 2)
-    networks = [native.Network(module, Layout.of(module), (4,)) for module in (deep, flat)]
+    networks = [native.NativeEngine(module, Layout.of(module), (4,)) for module in (deep, flat)]
     contrast = Contrast(torch.zeros(23), torch.zeros(23), 1.0, 0.5)
     assert [network.supports(None) for network in networks] == [True, True]
     assert [network.supports(contrast) for network in networks] == [True, False]

@@ -45,7 +45,7 @@ def torch_engine(module: nn.Module, layout: Layout) -> Engine:
 def native_engine(module: nn.Module, layout: Layout) -> Engine:
     if reason := native.available():
         pytest.skip(reason)
-    return native.Network(module, layout, (6,))
+    return native.NativeEngine(module, layout, (6,))
 
 
 @pytest.mark.parametrize("engine", [torch_engine, native_engine])
@@ -83,7 +83,7 @@ def test_the_steps_are_pytorchs_and_a_cut_changes_no_bit(
 def test_a_state_of_another_size_is_refused() -> None:
     module = nn.Linear(6, 3)
     data = Examples(torch.randn(4, 6), torch.zeros(4, dtype=torch.int64))
-    network, vector = native.Network(module, Layout.of(module), (6,)), torch.zeros(21)
+    network, vector = native.NativeEngine(module, Layout.of(module), (6,)), torch.zeros(21)
     for state in (None, torch.zeros(21)):
         rule = Rule(Optimiser(optimiser="adam"), state)
         with pytest.raises(ValueError, match="the optimiser's state has shape"):

@@ -12,7 +12,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from fedasmu.data.catalogue import DATASETS
+from fedasmu.data.datasets import DATASETS
 from fedasmu.data.description import Description, TextOptions
 from fedasmu.data.errors import DataError
 from fedasmu.data.places import EMBEDDED, Place, candidates, find, not_found

@@ -19,7 +19,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Upstream:
     """One way in which upstream lays out its files."""
 
     kind: str
@@ -59,7 +59,7 @@ class Description:
     test: int
     shape: tuple[int, ...]  # of one input
     reader: str  # the module of this package whose `read` decodes the files
-    parts: tuple[tuple[Layout, ...], ...]
+    parts: tuple[tuple[Upstream, ...], ...]
     mean: tuple[float, ...] = ()  # of pixels in [0, 1], channel by channel
     std: tuple[float, ...] = ()
     first_targets: tuple[int, ...] = ()  # tells data sets apart whose files have the same names

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
-from fedasmu.data.description import Description, Download, Layout
+from fedasmu.data.description import Description, Download, Upstream
 from fedasmu.data.errors import DataError
 from fedasmu.data.places import Place, cache_directory, find_part
 from fedasmu.data.progress import Progress
@@ -31,7 +31,7 @@ def download(description: Description, directory: Path | None, progress: Progres
             _download_layout(layout, progress)
 
 
-def _download_layout(layout: Layout, progress: Progress) -> None:
+def _download_layout(layout: Upstream, progress: Progress) -> None:
     from filelock import FileLock  # here: it takes time to import, and is seldom needed
 
     cache = cache_directory()
@@ -44,7 +44,7 @@ def _download_layout(layout: Layout, progress: Progress) -> None:
         raise DataError(f"the cache directory {cache} cannot be written: {error}") from None
 
 
-def _fetch_all(layout: Layout, cache: Path, progress: Progress) -> None:
+def _fetch_all(layout: Upstream, cache: Path, progress: Progress) -> None:
     target = cache / layout.folders[0]
     partial = cache / f".partial-{_flat(layout)}"  # ours alone while we hold the lock
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
@@ -107,7 +107,7 @@ def _unpack(url: str, path: Path) -> None:
         _unpack(url, inner)
 
 
-def _complete_folder(layout: Layout, partial: Path) -> Path:
+def _complete_folder(layout: Upstream, partial: Path) -> Path:
     places = [Place(layout, folder) for folder in (partial, *(partial / name for name in layout.folders))]
     best = min(places, key=lambda place: len(place.missing))
     if best.missing:
@@ -115,7 +115,7 @@ def _complete_folder(layout: Layout, partial: Path) -> Path:
     return best.folder
 
 
-def _flat(layout: Layout) -> str:
+def _flat(layout: Upstream) -> str:
     return layout.folders[0].replace("/", "-")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedasmu.data.description import Description, Layout
+from fedasmu.data.description import Description, Upstream
 from fedasmu.data.errors import DataError
 
 SYSTEM_DIRECTORIES = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))
@@ -18,7 +18,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 class Place:
     """A folder that holds, or may hold, the files of a layout."""
 
-    layout: Layout
+    layout: Upstream
     folder: Path
 
     @property
@@ -43,7 +43,7 @@ def cache_directory() -> Path:
     return Path(root).expanduser() / "fedasmu" / "data"
 
 
-def candidates(alternatives: tuple[Layout, ...], directory: Path | None) -> Iterator[Place]:
+def candidates(alternatives: tuple[Upstream, ...], directory: Path | None) -> Iterator[Place]:
     """Where a part of a data set may be, best first: place by place, and in each place layout by layout.
 
     A folder that a user names may hold the files themselves. The shared ones are only searched by subfolder, because
@@ -60,7 +60,7 @@ def candidates(alternatives: tuple[Layout, ...], directory: Path | None) -> Iter
             yield from (Place(layout, base / name) for name in layout.folders)
 
 
-def find_part(alternatives: tuple[Layout, ...], directory: Path | None) -> Place | None:
+def find_part(alternatives: tuple[Upstream, ...], directory: Path | None) -> Place | None:
     return next((place for place in candidates(alternatives, directory) if not place.missing), None)
 
 
@@ -85,7 +85,7 @@ def not_found(description: Description, directory: Path | None) -> str:
     return "\n".join(lines)
 
 
-def _wanted(alternatives: tuple[Layout, ...], directory: Path | None) -> list[str]:
+def _wanted(alternatives: tuple[Upstream, ...], directory: Path | None) -> list[str]:
     lines: list[str] = []
     for layout in alternatives:
         target = cache_directory() / layout.folders[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedasmu.imports import load
-from fedasmu.models.catalogue import Architecture, Option, check_signature, parameters, unknown
+from fedasmu.models.architecture import Architecture, Option, check_signature, parameters, unknown
 
 if TYPE_CHECKING:
     from torch import nn

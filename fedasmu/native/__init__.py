@@ -1,6 +1,6 @@
 """Training small networks several times faster than PyTorch does on one processor core.
 
-`Network` compiles a module's layers for a C++ engine that keeps the batch as the innermost dimension: see
+`NativeEngine` compiles a module's layers for a C++ engine that keeps the batch as the innermost dimension: see
 docs/explanation/engine.md. What the engine does not know raises `Unsupported`, and PyTorch runs instead.
 """
 
@@ -25,7 +25,7 @@ from fedasmu.protocol import Objective
 from fedasmu.rule import SGD, Rule
 from fedasmu.vector import Layout
 
-__all__ = ["Network", "Unsupported", "available"]
+__all__ = ["NativeEngine", "Unsupported", "available"]
 
 
 def available() -> str | None:
@@ -37,7 +37,7 @@ def available() -> str | None:
     return None
 
 
-class Network:
+class NativeEngine:
     """A module's layers compiled for the native engine.
 
     It owns the memory of its activations: one thread at a time may use it, and other threads may use other networks.
@@ -60,7 +60,7 @@ class Network:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Compiled anew where it is unpickled, for the same instructions: its memory does not travel."""
-        return Network, (self._module, self._layout, self._shape, self.instructions)
+        return NativeEngine, (self._module, self._layout, self._shape, self.instructions)
 
     @property
     def untrainable(self) -> str | None:

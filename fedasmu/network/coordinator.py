@@ -18,7 +18,7 @@ from fedasmu.network.presence import Presence
 from fedasmu.protocol import Model, Task
 from fedasmu.roster import Member
 from fedasmu.seeding import derive
-from fedasmu.server import Entry
+from fedasmu.server import InFlight
 
 DELIVERIES = 8  # of models to one device for one task: its own, a fresh one, and repeats where a reply was lost
 PARTS = 32  # a download that breaks off and goes on must have brought this part of a model at least
@@ -173,7 +173,7 @@ class Coordinator:
         if not self.acts.flushed:
             self.acts.do("flush", now)
 
-    def _entry(self, device: int, task: int, now: float) -> Entry:
+    def _entry(self, device: int, task: int, now: float) -> InFlight:
         entry = self.server.entry(task, device)
         if entry is None:
             raise Gone

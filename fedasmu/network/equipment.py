@@ -12,7 +12,7 @@ from fedasmu.algorithms import Learner
 from fedasmu.algorithms.measuring import Measuring
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData, hold_out
-from fedasmu.engine import native_network
+from fedasmu.engine import native_engine
 from fedasmu.errors import UserError
 from fedasmu.network.terms import Terms, layout_digest
 from fedasmu.network.wire import Shapes
@@ -48,7 +48,7 @@ class Equipment:
         scale, shift = (torch.tensor(terms.scale), torch.tensor(terms.shift)) if images else (None, None)
         own = Examples(inputs, targets, scale, shift)
         _check_forward(module, own, terms)
-        native, self.engine = native_network(engine, module, self.layout, terms.shape, terms.batch, "cpu")
+        native, self.engine = native_engine(engine, module, self.layout, terms.shape, terms.batch, "cpu")
         kept, held = hold_out(torch.arange(len(targets)), terms.on_devices, derive(terms.held_seed, "device", device))
         federated = FederatedData("own", own, own, [kept], terms.classes, [held])
         work, engines = (terms.batch, terms.epochs), ("cpu", native)

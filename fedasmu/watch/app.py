@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedasmu.watch import prometheus, service
 from fedasmu.watch.follow import Place, news
-from fedasmu.watch.standing import Run, find
+from fedasmu.watch.runs import Run, find
 
 PAUSE = 0.5  # seconds between two looks at the disk
 OVERVIEW = 4  # looks between two of them at all runs
@@ -89,19 +89,19 @@ class Guarded:
 
 async def _told(folder: Path, chosen: str, place: Place) -> AsyncIterator[str]:
     runs: list[Run] = []
-    standings: list[dict[str, Any]] | None = None
+    overviews: list[dict[str, Any]] | None = None
     served: dict[str, Any] | None = None
     for look in itertools.count():
         if look % OVERVIEW == 0:
             runs = await asyncio.to_thread(find, folder)
-            now = await asyncio.to_thread(lambda found: [run.standing() for run in found], runs)
-            if now != standings:
-                standings = now
-                yield _message("runs", {"runs": standings}, place)
+            now = await asyncio.to_thread(lambda found: [run.overview() for run in found], runs)
+            if now != overviews:
+                overviews = now
+                yield _message("runs", {"runs": overviews}, place)
         if (run := _looked_at(runs, chosen)) is not None:
-            standing = await asyncio.to_thread(service.read, run.directory)
-            if standing is not None and standing != served:
-                served = standing
+            service_now = await asyncio.to_thread(service.read, run.directory)
+            if service_now is not None and service_now != served:
+                served = service_now
                 yield _message("service", served, place)
             found = await asyncio.to_thread(news, run.directory, place)
             place = found.place

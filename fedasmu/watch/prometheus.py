@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from fedasmu.watch.runs import Run
 from fedasmu.watch.service import number, read
-from fedasmu.watch.standing import Run
 
 Sample = tuple[dict[str, str], float]  # labels, value
 LONGEST = 1000  # characters of the head of a file of metrics
@@ -84,7 +84,7 @@ def _last(run: Run) -> dict[str, float]:
     except OSError:
         return {}
     found: dict[str, float] = {}
-    for name, cell in zip(head, str(run.standing()["last"]).split(","), strict=False):
+    for name, cell in zip(head, str(run.overview()["last"]).split(","), strict=False):
         with suppress(ValueError):
             found[name] = float(cell)
     return found

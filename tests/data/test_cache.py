@@ -15,7 +15,7 @@ import pytest
 from fedasmu.data import TextOptions, describe
 from fedasmu.data import cache as cache_module
 from fedasmu.data.cache import cached, key
-from fedasmu.data.description import Layout
+from fedasmu.data.description import Upstream
 from fedasmu.data.errors import DataError
 from fedasmu.data.examples import dataset_of
 from fedasmu.data.places import Place
@@ -34,7 +34,7 @@ def reading(tmp_path: Path) -> Reading:
     (tmp_path / "source" / "folder").mkdir(parents=True)
     (tmp_path / "source" / "file.txt").write_text("a")
     (tmp_path / "source" / "folder" / "inner.txt").write_text("b")
-    found = Place(Layout("text", (), ("file.txt", "folder/")), tmp_path / "source")
+    found = Place(Upstream("text", (), ("file.txt", "folder/")), tmp_path / "source")
     return Reading(describe("imdb"), (found,), TextOptions(), Progress(shown=False))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedasmu import Experiment, data
 from fedasmu.data import cache, places
-from fedasmu.data.description import Description, Download, Layout
+from fedasmu.data.description import Description, Download, Upstream
 from fedasmu.data.errors import DataError
 from fedasmu.data.har import _signal
 from fedasmu.data.places import Place
@@ -44,7 +44,7 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
 
 def reading(folder: Path) -> Reading:
     description = replace(data.describe("mnist"), name="made", cached=True, parts=())
-    return Reading(description, (Place(Layout("text", (), ("file",)), folder),), data.TextOptions(), Progress(False))
+    return Reading(description, (Place(Upstream("text", (), ("file",)), folder),), data.TextOptions(), Progress(False))
 
 
 def read(counted: list[int]) -> Callable[[Reading], Arrays]:
@@ -93,7 +93,7 @@ def published(folder: Path, content: bytes) -> Description:
     (folder / "made").mkdir(parents=True)
     (folder / "made" / "file.gz").write_bytes(packed)
     source = Download("https://nowhere.invalid/file.gz", hashlib.md5(packed).hexdigest())
-    layout = Layout("idx", ("made",), ("file",), (source,), ("", ".gz"))
+    layout = Upstream("idx", ("made",), ("file",), (source,), ("", ".gz"))
     return replace(data.describe("mnist"), name="made", parts=((layout,),))
 
 

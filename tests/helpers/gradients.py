@@ -35,7 +35,7 @@ def reference(module: nn.Module, data: Examples, indices: Tensor, dtype: torch.d
 def check_batch(module: nn.Module, shape: tuple[int, ...], data: Examples, indices: Tensor) -> None:
     """Loss and gradient are as near to the exact ones as PyTorch's own."""
     layout = Layout.of(module)
-    network = native.Network(module, layout, shape)
+    network = native.NativeEngine(module, layout, shape)
     vector = layout.read(module)
     loss, gradient = network.gradient(vector, data, indices)
     exact_loss, exact = reference(module, data, indices, torch.float64)
@@ -70,7 +70,7 @@ def sgd(
     anchor: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> float:
-    """What `Network.train` promises, written with PyTorch."""
+    """What `NativeEngine.train` promises, written with PyTorch."""
     layout = Layout.of(module)
     n, gradient, total = layout.trainable, torch.zeros(layout.trainable), 0.0
     layout.attach(module, vector, gradient)

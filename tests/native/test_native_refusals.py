@@ -165,7 +165,7 @@ def test_another_models_layout() -> None:
 def test_a_network_that_drops_from_images_is_only_evaluated(dropout: nn.Module) -> None:
     module = nn.Sequential(dropout, flat(nn.Linear(5, 3)))
     layout = Layout.of(module)
-    network = native.Network(module, layout, SHAPE)
+    network = native.NativeEngine(module, layout, SHAPE)
     data = Examples(torch.randn(4, *SHAPE), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(native.Unsupported, match="drops from images"):
         network.train(layout.read(module), data, [torch.arange(4)], 0.1)
@@ -181,7 +181,7 @@ def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "no C++ compiler" in str(native.available())
     module = nn.Linear(5, 3)
     with pytest.raises(native.Unsupported, match="was not built"):
-        native.Network(module, Layout.of(module), (5,))
+        native.NativeEngine(module, Layout.of(module), (5,))
 
 
 GOOD: dict[str, Any] = {
@@ -232,7 +232,7 @@ def but(**changes: Any) -> Examples:
 )
 def test_malformed_arguments_are_named(changes: dict[str, Any], message: str) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    network = native.Network(module, Layout.of(module), SHAPE)
+    network = native.NativeEngine(module, Layout.of(module), SHAPE)
     with pytest.raises(ValueError, match=message):
         network.train(**{**GOOD, **changes})
 
@@ -240,7 +240,7 @@ def test_malformed_arguments_are_named(changes: dict[str, Any], message: str) ->
 @needs_library
 def test_nothing_to_do() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    network = native.Network(module, Layout.of(module), SHAPE)
+    network = native.NativeEngine(module, Layout.of(module), SHAPE)
     assert network.train(**{**GOOD, "batches": []}) == 0.0
     none = Examples(torch.zeros(0, *SHAPE), torch.zeros(0, dtype=torch.int64))
     with pytest.raises(ValueError, match="no examples"):

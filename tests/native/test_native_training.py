@@ -37,10 +37,10 @@ def examples(shape: tuple[int, ...], count: int) -> Examples:
     return Examples(inputs, targets, torch.full((shape[0],), 1 / 128), torch.full((shape[0],), -1.0))
 
 
-def lenet() -> tuple[nn.Module, Layout, native.Network, Tensor]:
+def lenet() -> tuple[nn.Module, Layout, native.NativeEngine, Tensor]:
     module = models.build("lenet5", shape=(1, 28, 28), classes=10, seed=0)
     layout = Layout.of(module)
-    return module, layout, native.Network(module, layout, (1, 28, 28)), layout.read(module)
+    return module, layout, native.NativeEngine(module, layout, (1, 28, 28)), layout.read(module)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -52,7 +52,7 @@ def test_the_small_networks_train_as_with_pytorch(name: str) -> None:
     batches = list(torch.split(torch.randperm(45, generator=torch.Generator().manual_seed(2)), 10))
     start = layout.read(module)
     ours, theirs = start.clone(), start.clone()
-    loss = native.Network(module, layout, shape).train(ours, data, batches, 0.05)
+    loss = native.NativeEngine(module, layout, shape).train(ours, data, batches, 0.05)
     assert loss == pytest.approx(sgd(module, theirs, data, batches, 0.05), rel=1e-4)
     assert (ours - theirs).norm() <= 1e-4 * (theirs - start).norm()
 
@@ -72,7 +72,7 @@ def test_the_corrections_of_fedprox_feddyn_and_asyncdrop(whole: bool, pull: floa
     mask = (torch.rand(size, generator=generator) < 0.5).float() if masked else None
     start = layout.read(module)
     ours, theirs = start.clone(), start.clone()
-    native.Network(module, layout, (6,)).train(ours, data, batches, 0.1, pull=pull, anchor=anchor, mask=mask)
+    native.NativeEngine(module, layout, (6,)).train(ours, data, batches, 0.1, pull=pull, anchor=anchor, mask=mask)
     sgd(module, theirs, data, batches, 0.1, pull=pull, anchor=anchor, mask=mask)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     assert torch.equal(ours[layout.trainable :], start[layout.trainable :])
@@ -96,7 +96,7 @@ def test_the_same_bits_again_in_any_network_and_thread() -> None:
     batches = list(torch.split(torch.arange(100), 23))
     results: list[Tensor] = []
 
-    def work(use: native.Network) -> None:
+    def work(use: native.NativeEngine) -> None:
         mine = torch.empty(layout.size + 5)[1:-4].copy_(vector)  # elsewhere in memory, and not aligned
         use.train(mine, data, batches, 0.1)
         results.append(mine)
@@ -104,7 +104,7 @@ def test_the_same_bits_again_in_any_network_and_thread() -> None:
     work(network)
     network.evaluate(vector, data)
     work(network)
-    threads = [threading.Thread(target=work, args=[native.Network(module, layout, (1, 28, 28))]) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=[native.NativeEngine(module, layout, (1, 28, 28))]) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -116,7 +116,7 @@ def test_the_same_bits_again_in_any_network_and_thread() -> None:
 def test_many_networks_do_not_pile_up() -> None:
     module, layout, _, vector = lenet()
     data = examples((1, 28, 28), 3)
-    losses = {native.Network(module, layout, (1, 28, 28)).loss(vector, data, torch.arange(3)) for _ in range(50)}
+    losses = {native.NativeEngine(module, layout, (1, 28, 28)).loss(vector, data, torch.arange(3)) for _ in range(50)}
     assert len(losses) == 1
 
 

@@ -243,7 +243,7 @@ def test_resnet_20_trains_as_with_pytorch(shortcut: str, norm: str) -> None:
     batches = list(torch.split(torch.randperm(50, generator=torch.Generator().manual_seed(2)), 20))
     start = layout.read(module)
     ours, theirs = start.clone(), start.clone()
-    loss = native.Network(module, layout, (3, 8, 8)).train(ours, data, batches, 0.02)
+    loss = native.NativeEngine(module, layout, (3, 8, 8)).train(ours, data, batches, 0.02)
     assert loss == pytest.approx(sgd(module, theirs, data, batches, 0.02), rel=1e-3)
     trained = slice(0, layout.trainable)
     assert (ours - theirs)[trained].norm() <= 0.01 * (theirs - start)[trained].norm()
@@ -256,7 +256,7 @@ def test_running_statistics_are_pytorchs(variant: str, count: int) -> None:
     layout, data = Layout.of(module), examples((3, 5, 4), count, 3)
     ours, theirs = layout.read(module), layout.read(module)
     batches = [torch.arange(count)] * 3
-    native.Network(module, layout, (3, 5, 4)).train(ours, data, batches, 0.0)
+    native.NativeEngine(module, layout, (3, 5, 4)).train(ours, data, batches, 0.0)
     sgd(module, theirs, data, batches, 0.0)
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     assert not torch.equal(ours[layout.trainable :], layout.read(randomised(module))[layout.trainable :])
@@ -268,7 +268,7 @@ def test_statistics_of_numbers_far_from_zero_keep_their_digits() -> None:
     data = Examples(1000 + torch.randn(40, 1, 4, 4), torch.arange(40) % 3)
     layout = Layout.of(module)
     vector = layout.read(module)
-    native.Network(module, layout, (1, 4, 4)).train(vector, data, [torch.arange(40)], 0.0)
+    native.NativeEngine(module, layout, (1, 4, 4)).train(vector, data, [torch.arange(40)], 0.0)
     expected = 0.9 + 0.1 * data.inputs.double().var()
     assert float(vector[-1]) == pytest.approx(float(expected), rel=1e-5)
 
@@ -276,7 +276,7 @@ def test_statistics_of_numbers_far_from_zero_keep_their_digits() -> None:
 def test_evaluation_uses_the_running_statistics_and_probes_those_of_the_batch() -> None:
     module = randomised(resnet(shortcut="B"))
     layout, data = Layout.of(module), examples((3, 8, 8), 37, 3)
-    network, vector = native.Network(module, layout, (3, 8, 8)), layout.read(module)
+    network, vector = native.NativeEngine(module, layout, (3, 8, 8)), layout.read(module)
     before = vector.clone()
     inputs, targets = data.batch(torch.arange(37))
     losses = []
@@ -294,8 +294,8 @@ def test_the_same_bits_whatever_ran_before_and_cut_in_two() -> None:
     layout, data = Layout.of(module), examples((3, 8, 8), 90, 3)
     batches = list(torch.split(torch.arange(90), 40))
     whole, parts = layout.read(module), layout.read(module)
-    native.Network(module, layout, (3, 8, 8)).train(whole, data, batches, 0.05)
-    network = native.Network(module, layout, (3, 8, 8))
+    native.NativeEngine(module, layout, (3, 8, 8)).train(whole, data, batches, 0.05)
+    network = native.NativeEngine(module, layout, (3, 8, 8))
     network.evaluate(parts, data)
     for batch in batches:
         network.train(parts, data, [batch], 0.05)
@@ -305,7 +305,7 @@ def test_the_same_bits_whatever_ran_before_and_cut_in_two() -> None:
 
 def test_one_number_of_each_channel_has_no_variance() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    network = native.Network(module, Layout.of(module), (4,))
+    network = native.NativeEngine(module, Layout.of(module), (4,))
     data = Examples(torch.randn(5, 4), torch.arange(5) % 3)
     with pytest.raises(ValueError, match="batch of one example is too small"):
         network.train(Layout.of(module).read(module), data, [torch.arange(4), torch.arange(1)], 0.1)

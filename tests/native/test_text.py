@@ -133,13 +133,15 @@ def test_a_diverged_model_shows() -> None:
     vector = layout.read(module)
     vector[3 * 7 : 3 * 8] = torch.nan  # the vector of word 7
     tokens = torch.tensor([[1, 2, 3, 7, 4, 5, 6, 8, 9]])
-    assert math.isnan(native.Network(module, layout, (9,)).evaluate(vector, Examples(tokens, torch.tensor([0])))[0])
+    assert math.isnan(
+        native.NativeEngine(module, layout, (9,)).evaluate(vector, Examples(tokens, torch.tensor([0])))[0]
+    )
 
 
 def test_words_without_a_vector_are_named() -> None:
     module = Words([3])
     layout = Layout.of(module)
-    network = native.Network(module, layout, (9,))
+    network = native.NativeEngine(module, layout, (9,))
     with pytest.raises(ValueError, match="tokens reach from 0 to 12, but the network has 12 words"):
         network.evaluate(layout.read(module), texts(40, 9, 13))
     with pytest.raises(ValueError, match="no examples"):
@@ -158,7 +160,7 @@ def test_a_contrast_is_the_one_of_pytorch(name: str) -> None:
     one, other = (start + 0.3 * start.std() * torch.randn(start.shape, generator=generator) for _ in range(2))
     contrast = Contrast(one, other, mu=2.0, temperature=0.5)
     batches = list(torch.split(torch.arange(70).flip(0), 27))
-    network, engine = native.Network(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
+    network, engine = native.NativeEngine(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
     plain, ours, theirs = start.clone(), start.clone(), start.clone()
     torch.manual_seed(3)
     network.train(plain, data, batches, 0.1)
@@ -175,13 +177,13 @@ def test_features_are_what_the_last_layer_reads() -> None:
     layout = Layout.of(module)
     with torch.no_grad():
         expected = forward_with_features(module.eval(), data.inputs)[1]
-    features = native.Network(module.train(), layout, shape).features(layout.read(module), data, torch.arange(70))
+    features = native.NativeEngine(module.train(), layout, shape).features(layout.read(module), data, torch.arange(70))
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_network_without_features_of_its_own_has_no_contrast() -> None:
     module = nn.Linear(7, 3)
-    network = native.Network(module, Layout.of(module), (7,))
+    network = native.NativeEngine(module, Layout.of(module), (7,))
     data = Examples(torch.randn(4, 7), torch.arange(4) % 3)
     assert not network.contrasts
     with pytest.raises(native.Unsupported, match="features that it learns"):
@@ -210,7 +212,7 @@ def test_dropout_is_the_one_that_pytorch_draws(name: str) -> None:
     layout = Layout.of(module)
     start = layout.read(module)
     batches = list(torch.split(torch.arange(70), 32))
-    engines = native.Network(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
+    engines = native.NativeEngine(module, layout, shape), TorchEngine(module, layout, torch.device("cpu"))
     vectors, losses, probes = [], [], []
     for engine in engines:
         vector = start.clone()
@@ -230,7 +232,7 @@ def test_nothing_is_dropped_in_an_evaluation(name: str) -> None:
     module, shape, data = network_of(name)
     layout = Layout.of(module)
     vector = layout.read(module)
-    loss, correct = native.Network(module, layout, shape).evaluate(vector, data)
+    loss, correct = native.NativeEngine(module, layout, shape).evaluate(vector, data)
     expected, right = TorchEngine(module, layout, torch.device("cpu")).evaluate(vector, data)
     assert loss == pytest.approx(expected, rel=1e-5)
     assert correct == right

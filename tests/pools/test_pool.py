@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedasmu import Experiment, checkpoint, failure, pools
-from fedasmu.engine import native_network
+from fedasmu.engine import native_engine
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.meter import Meter
 from fedasmu.pools import Inline, Job, Pool, Site, timing_only
@@ -110,7 +110,7 @@ def test_a_pickled_trainer_gives_the_same_answers(engine: str) -> None:
     module = softmax()
     layout = Layout.of(module)
     start = layout.read(module)
-    network, _ = native_network(engine, module, layout, (20,), 8, "cpu")
+    network, _ = native_engine(engine, module, layout, (20,), 8, "cpu")
     trainer = Trainer(module, layout, blobs(), 8, 2, native=network)
     command = Train(start, range(7), 0.1)
     expected = trained(trainer.perform(command, 3, 77))  # also makes what must not be pickled

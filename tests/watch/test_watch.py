@@ -20,7 +20,7 @@ import pytest
 from fedasmu.events import columns
 from fedasmu.watch import prometheus
 from fedasmu.watch.follow import CHUNK, Place, news
-from fedasmu.watch.standing import find
+from fedasmu.watch.runs import find
 from helpers.browser import Browser
 
 RECIPE = """
@@ -90,9 +90,9 @@ def test_runs_are_found_below_a_folder_whatever_is_in_them(tmp_path: Path) -> No
     (tmp_path / "link").symlink_to("/")
     runs = find(tmp_path)
     assert [run.label for run in runs] == ["a/seed-0", "a/seed-1", "b/seed-0"]
-    assert runs[1].standing()["last"] == "1.0,5"
-    assert runs[2].standing()["method"] == ""
-    json.dumps([run.standing() for run in runs])
+    assert runs[1].overview()["last"] == "1.0,5"
+    assert runs[2].overview()["method"] == ""
+    json.dumps([run.overview() for run in runs])
 
 
 # --- whom it lets in

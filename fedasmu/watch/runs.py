@@ -16,7 +16,7 @@ class Run:
     directory: Path
     label: str
 
-    def standing(self) -> dict[str, Any]:
+    def overview(self) -> dict[str, Any]:
         """A few words and numbers, from what is on the disk at this moment."""
         config = _config(self.directory)
         last = _last_line(self.directory / "metrics.csv")

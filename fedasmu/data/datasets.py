@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedasmu.data.description import Description, Download, Layout
+from fedasmu.data.description import Description, Download, Upstream
 
 _IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _COMPRESSED = ("", ".gz", ".xz")
 
 
-def _idx(folders: tuple[str, ...], address: str, *checksums: str) -> Layout:
+def _idx(folders: tuple[str, ...], address: str, *checksums: str) -> Upstream:
     downloads = (Download(f"{address}/{file}.gz", one) for file, one in zip(_IDX_FILES, checksums, strict=True))
-    return Layout("idx", folders, _IDX_FILES, tuple(downloads), _COMPRESSED)
+    return Upstream("idx", folders, _IDX_FILES, tuple(downloads), _COMPRESSED)
 
 
 FASHION_MNIST = Description(
@@ -46,7 +46,7 @@ FASHION_MNIST_SMALL = replace(
     summary="a balanced sixth of Fashion-MNIST, comes with the package",
     train=10_000,
     test=2_000,
-    parts=((Layout("idx", (), _IDX_FILES, suffixes=_COMPRESSED),),),
+    parts=((Upstream("idx", (), _IDX_FILES, suffixes=_COMPRESSED),),),
     embedded=True,
 )
 
@@ -73,7 +73,7 @@ MNIST = Description(
     first_targets=(5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
 )
 
-_QMNIST_FILES = Layout(
+_QMNIST_FILES = Upstream(
     kind="idx",
     folders=("qmnist", "QMNIST/raw", "QMNIST", "mnist", "MNIST/raw", "MNIST"),
     files=("qmnist-train-labels-idx2-int",),
@@ -114,7 +114,7 @@ CIFAR_10 = Description(
     reader="cifar",
     parts=(
         (
-            Layout(
+            Upstream(
                 kind="binary",
                 folders=("cifar-10-batches-bin",),
                 files=tuple(f"{batch}.bin" for batch in _CIFAR_10_BATCHES),
@@ -124,7 +124,7 @@ CIFAR_10 = Description(
                     ),
                 ),
             ),
-            Layout("python", ("cifar-10-batches-py",), _CIFAR_10_BATCHES, published=_CIFAR_10_PICKLES),
+            Upstream("python", ("cifar-10-batches-py",), _CIFAR_10_BATCHES, published=_CIFAR_10_PICKLES),
         ),
     ),
     mean=(0.4914, 0.4822, 0.4465),
@@ -143,7 +143,7 @@ CIFAR_100 = Description(
     reader="cifar",
     parts=(
         (
-            Layout(
+            Upstream(
                 kind="binary",
                 folders=("cifar-100-binary",),
                 files=("train.bin", "test.bin"),
@@ -153,7 +153,7 @@ CIFAR_100 = Description(
                     ),
                 ),
             ),
-            Layout("python", ("cifar-100-python",), ("train", "test"), published=_CIFAR_100_PICKLES),
+            Upstream("python", ("cifar-100-python",), ("train", "test"), published=_CIFAR_100_PICKLES),
         ),
     ),
     mean=(0.5071, 0.4865, 0.4409),
@@ -170,7 +170,7 @@ TINY_IMAGENET = Description(
     reader="tiny_imagenet",
     parts=(
         (
-            Layout(
+            Upstream(
                 kind="folders",
                 folders=("tiny-imagenet-200",),
                 files=("wnids.txt", "train/", "val/images/", "val/val_annotations.txt"),
@@ -195,7 +195,7 @@ IMDB = Description(
     reader="imdb",
     parts=(
         (
-            Layout(
+            Upstream(
                 kind="folders",
                 folders=("aclImdb",),
                 files=("train/neg/", "train/pos/", "test/neg/", "test/pos/"),
@@ -224,7 +224,7 @@ UCI_HAR = Description(
     reader="har",
     parts=(
         (
-            Layout(
+            Upstream(
                 kind="text",
                 folders=("UCI HAR Dataset", "uci-har"),
                 files=tuple(
