@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +57,8 @@ class Ledger:
         self.directory, self.table, self.step, self.reserve, self._failed = directory, table, step, reserve, failed
         directory.mkdir(parents=True, exist_ok=True)
         self._thread = one_worker("fdatasync")
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._switching = threading.Lock()  # a file is not closed while the other thread brings it to the disk
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # until so many acts are there
         self._flusher: asyncio.Task[None] | None = None
         self.next = 0  # the number of the act that comes next
         self.size = 0  # bytes of acts appended since the last rotation
@@ -95,18 +97,18 @@ class Ledger:
 
     async def durable(self) -> None:
         """Wait until everything appended so far is on the disk."""
-        if self._synced >= self._end:
+        if self._durable >= self.next:
             return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append((self._end, waiter))
+        self._waiters.append((self.next, waiter))
         if self._flusher is None:
             self._flusher = loop.create_task(self._flush())
         await waiter
 
     def sync(self) -> None:
         """The same without an event loop: when a run begins, ends or is recovered."""
-        self._bring(self._end)
+        self._bring()
 
     def replay(self, first: int) -> Iterator[tuple[int, Act]]:
         """The acts from this number on."""
@@ -127,10 +129,11 @@ class Ledger:
     def rotate(self) -> int:
         """Begin a new segment. The number returned is that of its first act: what a checkpoint is followed by."""
         self.sync()
-        os.ftruncate(self._file, self._end)
-        os.fsync(self._file)
-        os.close(self._file)
-        self._begin()
+        with self._switching:
+            os.ftruncate(self._file, self._end)
+            os.fsync(self._file)
+            os.close(self._file)
+            self._begin()
         return self.next
 
     def prune(self, before: int) -> None:
@@ -142,10 +145,10 @@ class Ledger:
         sync(self.directory)
 
     def close(self) -> None:
+        self._thread.shutdown()
         self.sync()
         os.ftruncate(self._file, self._end)
         os.close(self._file)
-        self._thread.shutdown()
 
     def _begin(self) -> None:
         self._salt = secrets.randbits(32)
@@ -160,6 +163,7 @@ class Ledger:
         sync(self.directory)
         self._file = os.open(path, os.O_RDWR)
         self._end = self._synced = self._allocated = len(text)
+        self._durable = self.next
         self.size = 0
 
     def _go_on(self, start: int, path: Path) -> None:
@@ -174,6 +178,7 @@ class Ledger:
         os.ftruncate(self._file, end)
         os.fsync(self._file)
         self._end = self._synced = self._allocated = end
+        self._durable = self.next
 
     def _segment(self, path: Path) -> Segment:
         segment = Segment(path)
@@ -203,22 +208,25 @@ class Ledger:
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiters:
-            await loop.run_in_executor(self._thread, self._bring, self._end)
-            ready = [waiter for goal, waiter in self._waiters if goal <= self._synced]
-            self._waiters = [pair for pair in self._waiters if pair[0] > self._synced]
+            await loop.run_in_executor(self._thread, self._bring)
+            ready = [waiter for goal, waiter in self._waiters if goal <= self._durable]
+            self._waiters = [pair for pair in self._waiters if pair[0] > self._durable]
             for waiter in ready:
                 if not waiter.done():
                     waiter.set_result(None)
         self._flusher = None
 
-    def _bring(self, goal: int) -> None:
-        try:
-            getattr(os, "fdatasync", os.fsync)(self._file)
-        except OSError as error:
-            self._failed(error)
-            raise
-        failpoint.reach("ledger.synced")
-        self._synced = goal
+    def _bring(self) -> None:
+        """What is written by now, to the disk. More may be written meanwhile: that is for the next time."""
+        with self._switching:
+            acts, end = self.next, self._end
+            try:
+                getattr(os, "fdatasync", os.fsync)(self._file)
+            except OSError as error:
+                self._failed(error)
+                raise
+            failpoint.reach("ledger.synced")
+            self._durable, self._synced = acts, end
 
 
 def segments(directory: Path) -> list[tuple[int, Path]]:

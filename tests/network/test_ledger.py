@@ -193,16 +193,35 @@ def test_another_runs_ledger_is_refused(tmp_path: Path) -> None:
         Ledger(tmp_path, {"run": "r2", "wire": 1})
 
 
+def test_who_waits_for_the_disk_while_a_segment_begins_is_told(tmp_path: Path) -> None:
+    """A checkpoint begins a segment whenever it is due, in the middle of uploads and of a sync."""
+
+    async def busy() -> int:
+        ledger, waiting = Ledger(tmp_path, RUN), []
+        for number in range(200):
+            ledger.append(Act("upload", {"task": number}, bytes(5000)))
+            waiting.append(asyncio.create_task(ledger.durable()))
+            await asyncio.sleep(0 if number % 2 else 0.001)
+            ledger.rotate()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*waiting)
+        ledger.close()
+        return len(waiting)
+
+    assert asyncio.run(busy()) == 200
+    assert len(read(tmp_path)) == 200
+
+
 def test_many_replies_wait_for_one_sync(tmp_path: Path) -> None:
     async def busy() -> int:
         ledger = Ledger(tmp_path, RUN)
         syncs = 0
         bring = ledger._bring
 
-        def counted(goal: int) -> None:
+        def counted() -> None:
             nonlocal syncs
             syncs += 1
-            bring(goal)
+            bring()
 
         ledger._bring = counted  # type: ignore[method-assign]
 
