@@ -38,23 +38,48 @@ class Cell:
 
     def standing(self, overwrite: bool = False) -> Standing:
         """How far it is. What was made with other settings is refused, or removed."""
+        return standings([self], overwrite)[0]
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether something else than a run has its place."""
+        if not self.directory.exists() or (self.directory / "config.toml").is_file():
+            return False
+        return not {path.name for path in self.directory.iterdir()} <= STRAY
+
+    def changed(self) -> list[str]:
+        """The settings that the run in its place was made with otherwise."""
+        if not (self.directory / "config.toml").is_file():
+            return []
+        there = load(self.directory / "config.toml", allow_code=self.config.code.values())
+        return differences(there, self.config)
+
+    def cleared(self, anew: bool) -> Standing:
+        """How far it is, after what is of no use has been removed."""
+        if self.directory.exists() and (anew or not (self.directory / "config.toml").is_file()):
+            shutil.rmtree(self.directory)
         if not self.directory.exists():
             return "new"
-        if not (self.directory / "config.toml").is_file():
-            if {path.name for path in self.directory.iterdir()} <= STRAY:
-                shutil.rmtree(self.directory)
-                return "new"
-            raise UserError(f"{self.directory}: not a run directory; choose another (out)")
-        there = load(self.directory / "config.toml", allow_code=self.config.code.values())
-        if changed := differences(there, self.config):
-            if not overwrite:
-                raise UserError(
-                    f"{self.directory} was made with other settings ({', '.join(changed)}): "
-                    "choose another (out), or replace such runs (overwrite)"
-                )
-            shutil.rmtree(self.directory)
-            return "new"
         return "finished" if (self.directory / "summary.json").is_file() else "begun"
+
+
+def standings(cells: Sequence[Cell], overwrite: bool = False) -> list[Standing]:
+    """How far each is. A refusal names all the cells that it concerns, and comes before anything is removed."""
+    if foreign := [cell for cell in cells if cell.is_foreign]:
+        raise UserError(f"{_places(foreign)}: not a run directory; choose another (out)")
+    changed = [cell.changed() for cell in cells]
+    other = [cell for cell, keys in zip(cells, changed, strict=True) if keys]
+    if other and not overwrite:
+        keys = ", ".join(sorted({key for keys in changed for key in keys}))
+        raise UserError(
+            f"{_places(other)} {'was' if len(other) == 1 else 'were'} made with other settings ({keys}): "
+            "choose another (out), or replace such runs (overwrite)"
+        )
+    return [cell.cleared(bool(keys)) for cell, keys in zip(cells, changed, strict=True)]
+
+
+def _places(cells: Sequence[Cell]) -> str:
+    return ", ".join(str(cell.directory) for cell in cells)
 
 
 def cells(

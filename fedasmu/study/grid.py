@@ -27,7 +27,7 @@ from fedasmu.experiment import Experiment
 from fedasmu.process import stop_request
 from fedasmu.study import remote
 from fedasmu.study.board import Board
-from fedasmu.study.cells import Cell
+from fedasmu.study.cells import Cell, standings
 from fedasmu.study.forking import start_method
 
 Workers = int | str  # how many at once; inline: one by one, here; ray, or the address of a Ray cluster
@@ -38,7 +38,7 @@ PATIENCE = 30.0  # seconds to wait for another process that works on the same ce
 
 def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool = False) -> Failures:
     """Run what is not finished. Raises `Interrupted` when the user stops it; everything so far is kept."""
-    standing = [cell.standing(overwrite) for cell in cells]  # refuses before anything starts
+    standing = standings(cells, overwrite)  # refuses before anything starts
     due = [cell for cell, how_far in zip(cells, standing, strict=True) if how_far != "finished"]
     pools.factory(workers)
     at_once = workers if isinstance(workers, int) else 1

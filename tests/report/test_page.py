@@ -140,6 +140,14 @@ def test_it_opens_without_complaints_or_network(browser: Browser, page: Path) ->
     assert all(ink(browser, f"m{method}") > DRAWN for method in range(3))
 
 
+def test_the_curves_are_headed_by_the_metric(browser: Browser, page: Path, tmp_path: Path) -> None:
+    other = tmp_path / "report.html"
+    other.write_text(page.read_text(encoding="utf-8").replace('"metric":{"name":"accuracy"', '"metric":{"name":"rmse"'))
+    for shown, title in ((page, "Test accuracy"), (other, "Test rmse")):
+        browser.open(shown)
+        assert browser.run("document.getElementById('curves-title').textContent") == title
+
+
 def test_a_toggle_hides_a_method_everywhere(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run("document.querySelector('#methods input[value=\"1\"]').focus()")

@@ -26,7 +26,7 @@ from fedasmu.experiment import Experiment
 from fedasmu.report.league import find
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board, Estimate
-from fedasmu.study.cells import Cell, cells
+from fedasmu.study.cells import Cell, cells, standings
 from helpers.blobs import blobs, outputs, settings
 from helpers.repository import ROOT
 
@@ -280,6 +280,20 @@ def test_other_settings_are_refused_or_replaced(recipe: Path) -> None:
         other.standing()
     assert other.standing(overwrite=True) == "new"
     assert not other.directory.exists()
+
+
+def test_a_refusal_names_every_run_that_it_concerns_and_removes_none(recipe: Path) -> None:
+    grid.run(make(recipe, "fedavg", seeds=2), "inline", board())
+    changed = make(recipe, "fedavg,fedasync", overrides=["local.lr=0.2"], seeds=2)
+    with pytest.raises(UserError, match=r"fedavg/seed-0, \S+fedavg/seed-1 were made with other settings \(local.lr\)"):
+        standings(changed)
+    strange = [cell.directory for cell in changed if cell.label == "fedasync"]
+    for directory in strange:
+        directory.mkdir(parents=True)
+        (directory / "thesis.tex").touch()
+    with pytest.raises(UserError, match=f"{strange[0]}, {strange[1]}: not a run directory"):
+        standings(changed, overwrite=True)
+    assert all(cell.directory.exists() for cell in changed)
 
 
 def test_what_a_kill_left_before_the_run_began_is_cleared(recipe: Path) -> None:

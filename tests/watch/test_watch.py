@@ -205,10 +205,10 @@ def test_it_moves_while_a_run_goes_on_and_survives_its_kill_and_resume(
         assert not browser.run("document.getElementById('learned').hidden")
         browser.run("document.getElementById('clock').click()")
         browser.wait(
-            "document.getElementById('clock').innerText.includes('virtual') && charts.accuracy.u.data[0].length > 3", 60
+            "document.getElementById('clock').innerText.includes('virtual') && charts.score.u.data[0].length > 3", 60
         )
-        assert browser.run("charts.accuracy.u.data[0].every((minute, at, all) => !at || minute >= all[at - 1])")
-        assert browser.run("Math.max(...charts.accuracy.u.data[0])") < 10, "minutes of real time, not virtual seconds"
+        assert browser.run("charts.score.u.data[0].every((minute, at, all) => !at || minute >= all[at - 1])")
+        assert browser.run("Math.max(...charts.score.u.data[0])") < 10, "minutes of real time, not virtual seconds"
         browser.resize(390, 800)
         assert browser.run("document.documentElement.scrollWidth") == 390
         assert browser.complaints == []
@@ -221,7 +221,7 @@ def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
         run.joinpath("config.toml").write_text(
             f"seed = {seed}\n[algorithm]\nname = {json.dumps(method)}\n[stop]\nuploads = 10\n"
         )
-        run.joinpath("metrics.csv").write_text("time,uploads,accuracy\n0.0,0,0.1\n5.0,5,0.4\n")
+        run.joinpath("metrics.csv").write_text("time,uploads,rmse\n0.0,0,0.1\n5.0,5,0.4\n")
         run.joinpath("events.jsonl").write_text('{"time":1.0,"event":"start","task":0,"device":3,"version":0}\n')
     (tmp_path / "fedavg" / "seed-0" / "summary.json").write_text("{}")
     with watching(tmp_path, "--port", "0") as url:
@@ -233,6 +233,11 @@ def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
         assert "<b>odd</b>" in text, "a name is text, never HTML"
         browser.run("document.querySelector('#runs button').click()")
         browser.wait("!document.getElementById('one').hidden && fold.open.size === 1", 60)
+        browser.wait("charts.score.u.axes[1].label === 'rmse' && studyChart.axes[1].label === 'rmse'", 60)
+        assert browser.run("document.querySelector('#numbers').innerText").count("rmse") == 1
+        page = browser.run("document.querySelector('main').innerText.toLowerCase()")
+        assert "rmse" in text.lower()
+        assert "accuracy" not in page.replace("own accuracy", ""), "nothing is called by another metric's name"
         assert browser.complaints == []
 
 

@@ -139,6 +139,7 @@ async function showTask(task) {
   hidden.clear();
   charts = []; curve = null;
   $("lesson").textContent = league.lesson;
+  $("curves-title").textContent = `Test ${league.metric.name}`;
   $("subtitle").textContent = `${league.title} · ${league.methods.length} method${league.methods.length > 1 ? "s" : ""}, ${league.runs.length} run${league.runs.length > 1 ? "s" : ""}`;
   showToggles(); showLeague(); showAxes(); showCurves(); showDistributions(); showDetails();
   choose(method => league.few.includes(method));

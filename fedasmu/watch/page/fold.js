@@ -121,7 +121,7 @@ class Fold {
     const cells = line.split(",");
     if (!this.header) { // the column after the uploads is headed by the run's metric
       const metric = cells.indexOf("uploads") + 1;
-      [this.metric, this.header] = [cells[metric], cells.map((name, at) => at === metric ? "accuracy" : name)];
+      [this.metric, this.header] = [cells[metric], cells.map((name, at) => at === metric ? "score" : name)];
       return;
     }
     const row = Object.fromEntries(this.header.map((name, at) => [name, cells[at] === "" || cells[at] === undefined ? null : Number(cells[at])]));

@@ -5,8 +5,9 @@ const $ = id => document.getElementById(id);
 const REDRAW = 500; // milliseconds between two drawings at least
 let fold = new Fold(), charts = {}, chosen = new URLSearchParams(location.search).get("run") ?? "", source = null;
 let real = false, served = null; // whether the curves are over real time; how the service stands, if it is one
+let metric = "score"; // what the curves that are drawn are headed
 let standings = [], drawing = false, studyChart = null;
-const curves = new Map(); // of a study's runs: label -> { last, time, accuracy }
+const curves = new Map(); // of a study's runs: label -> { last, time, score, metric, latest }
 
 function panel(parent, key, title, labels, names, options) {
   const place = element("div", { className: "plot", role: "img", ariaLabel: title });
@@ -15,9 +16,10 @@ function panel(parent, key, title, labels, names, options) {
 }
 
 function buildCurves() {
-  for (const key of ["accuracy", "loss"]) charts[key]?.u.destroy();
+  for (const key of ["score", "loss"]) charts[key]?.u.destroy();
+  metric = fold.metric ?? "score";
   const time = real ? "real time (min)" : "virtual time (s)";
-  charts.accuracy = new LiveChart($("accuracy"), [time, "accuracy"], ["accuracy", "mean of the devices", "their worst tenth"]);
+  charts.score = new LiveChart($("score"), [time, metric], [metric, "mean of the devices", "their worst tenth"]);
   charts.loss = new LiveChart($("loss"), [time, "loss"], ["test", "training"]);
 }
 
@@ -46,7 +48,7 @@ function showNumbers(run) {
   $("progress").value = budget ? Math.min(1, counts.uploads / budget) : 0;
   const numbers = {
     uploads: budget ? `${counts.uploads.toLocaleString("en")} of ${budget.toLocaleString("en")}` : counts.uploads,
-    [latest?.reports ? "accuracy, by devices" : `${fold.metric ?? "accuracy"}${latest?.subset > 0 ? `, on ${latest.subset} test examples` : ""}`]: latest ? short(latest.accuracy) : "–", loss: latest ? short(latest.loss) : "–",
+    [latest?.reports ? `${metric}, by devices` : `${metric}${latest?.subset > 0 ? `, on ${latest.subset} test examples` : ""}`]: latest ? short(latest.score) : "–", loss: latest ? short(latest.loss) : "–",
     "virtual time": `${short(fold.now)} s`, "real time": realTime(), version: short(counts.versions), "in flight": fold.open.size,
     "fresh models merged": short(counts.merged), "stale / refused / lost": `${counts.stale} / ${counts.refused} / ${counts.lost}`,
   };
@@ -57,7 +59,7 @@ function showCharts() {
   const time = fold.column("time");
   const minutes = fold.minutes(), dated = minutes.map(minute => !real || minute !== null); // those that are not stay out
   const over = (real ? minutes : time).filter((_, at) => dated[at]), shown = name => fold.column(name).filter((_, at) => dated[at]);
-  charts.accuracy.set(over, ...["accuracy", "device_accuracy", "worst_tenth"].map(shown));
+  charts.score.set(over, ...["score", "device_accuracy", "worst_tenth"].map(shown));
   charts.loss.set(over, ...["loss", "train_loss"].map(shown));
   $("clock").disabled = !minutes.some(minute => minute !== null);
   charts.bytes.set(time, ...["bytes_down", "bytes_up"].map(name => fold.column(name).map(bytes => bytes / 1e6)));
@@ -111,7 +113,8 @@ function draw() {
   const run = standings.find(one => one.label === chosen) ?? (standings.length === 1 ? standings[0] : undefined);
   $("one").hidden = !run;
   if (!run) return;
-  if (!charts.accuracy) build();
+  if (!charts.score) build();
+  else if (fold.metric && fold.metric !== metric) buildCurves(); // its name has come, or another run is looked at
   $("subtitle").textContent = `${run.label} · ${run.method} · ${run.model} on ${run.data}, ${run.devices} devices, seed ${run.seed}`;
   document.title = `${run.finished ? "✓" : "▶"} ${run.label}: FedASMU`;
   $("state").textContent = run.failed ? "failed" : run.finished ? "finished" : "following";
@@ -134,9 +137,14 @@ async function refreshCurves() {
     const answer = await fetch(`run.csv?run=${encodeURIComponent(run.label)}`);
     const one = new Fold();
     one.take({ events: "", metrics: await answer.text() });
-    curves.set(run.label, { last: run.last, time: one.column("time"), accuracy: one.column("accuracy"), latest: one.latest });
+    curves.set(run.label, { last: run.last, time: one.column("time"), score: one.column("score"), metric: one.metric, latest: one.latest });
   }
   redraw();
+}
+
+function studyMetric() { // most studies have one
+  const names = [...curves.values()].map(curve => curve.metric).filter(name => name);
+  return [...new Set(names)].join(" or ") || "score";
 }
 
 function showStudy() {
@@ -150,9 +158,9 @@ function showStudy() {
     const share = run.finished ? 1 : (latest?.uploads ?? 0) / (Number(run.budget) || Infinity);
     const cells = [run.method, run.seed, run.failed ? "failed" : run.finished ? "finished" : latest ? "running" : "waiting"];
     return element("tr", {}, element("td", {}, open), ...cells.map(text => element("td", {}, text)),
-      element("td", {}, element("progress", { max: 1, value: share })), ...[latest?.accuracy, latest?.time].map(value => element("td", {}, short(value))));
+      element("td", {}, element("progress", { max: 1, value: share })), ...[latest?.score, latest?.time].map(value => element("td", {}, short(value))));
   });
-  const header = ["run", "method", "seed", "", "uploads", "accuracy", "virtual time (s)"].map(name => element("th", { scope: "col" }, name));
+  const header = ["run", "method", "seed", "", "uploads", studyMetric(), "virtual time (s)"].map(name => element("th", { scope: "col" }, name));
   $("runs").replaceChildren(element("thead", {}, element("tr", {}, ...header)), element("tbody", {}, ...rows));
   const finished = standings.filter(run => run.finished).length;
   $("subtitle").textContent = `${finished} of ${standings.length} runs finished`;
@@ -164,7 +172,7 @@ function showStudyCurves(methods) {
   const known = standings.filter(run => curves.get(run.label)?.time.length);
   const x = [...new Set(known.flatMap(run => curves.get(run.label).time))].sort((a, b) => a - b);
   const columns = known.map(run => {
-    const { time, accuracy } = curves.get(run.label), at = new Map(time.map((value, place) => [value, accuracy[place]]));
+    const { time, score } = curves.get(run.label), at = new Map(time.map((value, place) => [value, score[place]]));
     return x.map(value => at.get(value) ?? undefined);
   });
   studyChart?.destroy();
@@ -172,7 +180,7 @@ function showStudyCurves(methods) {
   const entries = known.map((run, at) => ({ series: at + 1, method: methods.indexOf(run.method), name: run.label }));
   const series = entries.map(({ method }) => ({ stroke: () => colours.get(colours.method(method)), dash: colours.dash(method), width: 1.6, points: { show: false }, spanGaps: true }));
   studyChart = plot($("study-curves"), {
-    series: [{}, ...series], scales: { x: { time: false } }, axes: [axis("virtual time (s)", 30), axis("accuracy", 46)], plugins: [hover(["virtual time (s)"], entries)],
+    series: [{}, ...series], scales: { x: { time: false } }, axes: [axis("virtual time (s)", 30), axis(studyMetric(), 46)], plugins: [hover(["virtual time (s)"], entries)],
   }, [x, ...columns]);
 }
 
@@ -206,7 +214,7 @@ $("find").addEventListener("input", redraw);
 $("clock").addEventListener("click", () => {
   real = !real;
   $("clock").textContent = real ? "over virtual time" : "over real time";
-  if (charts.accuracy) buildCurves();
+  if (charts.score) buildCurves();
   redraw();
 });
 addEventListener("resize", redraw);
