@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -41,9 +44,30 @@ def show_grid(grid: Grid) -> None:
 
 
 def loading() -> None:
-    """A word before the seconds that it takes to import PyTorch."""
-    if "torch" not in sys.modules:
+    """A word, and the seconds that it takes to import PyTorch; Ctrl-C then ends the command: nothing has begun."""
+    if "torch" in sys.modules:
+        return
+    with _ended_by_interrupt():
         console.print("loading PyTorch ...", style="dim")
+        import torch  # noqa: F401
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Ctrl-C is one word and exit code 130: raised inside an import it could come out as anything, even a crash."""
+
+    def end(number: int, frame: Any) -> None:
+        os.write(sys.stderr.fileno(), b"stopped\n")
+        os._exit(130)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or somebody else's to answer
+        yield
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def worker_count(text: str) -> int | str:

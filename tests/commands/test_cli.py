@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,6 +55,21 @@ def fedasmu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return code, captured.out + captured.err
 
     return call
+
+
+def test_ctrl_c_while_torch_is_imported_is_one_word(tmp_path: Path) -> None:
+    """A torch that takes its time and, as extensions may, makes something else of the interrupt."""
+    slow = "import time\ntry:\n    time.sleep(300)\nexcept KeyboardInterrupt:\n    raise SystemError('no extension')\n"
+    (tmp_path / "torch.py").write_text(slow)
+    command = [sys.executable, "-m", "fedasmu", "run", "quickstart"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, env=environment, cwd=tmp_path, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading PyTorch ...\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=120) == ("", "stopped\n")
+    assert process.returncode == 130
 
 
 def test_a_run_ends_in_a_table_its_directory_and_a_picture(fedasmu: Command, tmp_path: Path) -> None:
