@@ -9,7 +9,7 @@ python benchmarks/network.py attack slowloris --connections 500 --minutes 5
 python benchmarks/network.py attack flood | frames --count 1000000 | all --count 20000
 python benchmarks/network.py faults proxy | pause | half | partition
 python benchmarks/network.py disk | drain
-python benchmarks/network.py clock                     wall clocks wrong by years (needs libfaketime)
+python benchmarks/network.py clock                     wall clocks wrong by years (needs a C compiler)
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from fedasmu.network.folder import Folder
 from trials.devices import Habits, fleet_of
+from trials.pollers import Poller, pollers_of
 from trials.server import ServerProcess
 
 WARM = 0.2  # of a run: the allocator and the caches fill up
@@ -18,27 +21,47 @@ def load(args: Namespace, scratch: Path) -> dict[str, Any]:
     settings = ["network.keep=needed", "checkpoint_seconds=30"]
     server = ServerProcess(scratch / "run", args.devices, settings, args.model)
     server.start()
-    with fleet_of(server, args.devices) as fleet:
-        fleet.wait_for(args.devices, 600.0)  # everybody is there
-        began, first, used = time.monotonic(), fleet.uploads, server.seconds()
-        fleet.wait_for(int(args.uploads * WARM), args.limit)
-        warm, early = fleet.uploads, server.memory()
-        fleet.wait_for(args.uploads - (warm - first), args.limit)
-        seconds, done = time.monotonic() - began, fleet.uploads - first
-        after, used = server.memory(), server.seconds() - used
-        waits = fleet.waits
-        code, _ = server.stop()
+    pollers = pollers_of(Folder(server.out), args.devices, fetch=True)
+    figures = asyncio.run(_cycles(pollers, server, args.uploads, args.limit))
+    code, _ = server.stop()
+    waits = sorted(wait for poller in pollers for wait in poller.waits)
+    told = [task for poller in pollers for task in poller.tasks]
     return {
         "devices": args.devices,
-        "uploads": done,
-        "cycles_per_second": round(done / seconds, 1),
-        "server_ms_per_cycle": round(used / done * 1000, 2),
+        **figures,
         "upload_p50": round(waits[len(waits) // 2], 3),
         "upload_p99": round(waits[int(len(waits) * 0.99)], 3),
-        "memory_mb": round(after),
-        "growth_mb_per_10000": round((after - early) / max(done - (warm - first), 1) * 10_000, 2),
+        "double": len(told) - len(set(told)),
+        "broken_off": sum(poller.broken for poller in pollers),
         "exit": code,
-        **fleet.counts(),
+    }
+
+
+async def _cycles(pollers: list[Poller], server: ServerProcess, uploads: int, limit: float) -> dict[str, Any]:
+    opening = asyncio.Semaphore(64)
+    tasks = [asyncio.create_task(poller.live(opening)) for poller in pollers]
+
+    async def reached(number: int) -> int:
+        until = time.monotonic() + limit
+        while (done := sum(len(poller.tasks) for poller in pollers)) < number and time.monotonic() < until:
+            await asyncio.sleep(0.25)
+        return done
+
+    first = await reached(len(pollers))  # everybody is there
+    began, used = time.monotonic(), server.seconds()
+    warm, early = await reached(first + int(uploads * WARM)), server.memory()
+    done, after = await reached(first + uploads), server.memory()
+    seconds, used = time.monotonic() - began, server.seconds() - used
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return {
+        "uploads": done - first,
+        "cycles_per_second": round((done - first) / seconds, 1),
+        "server_ms_per_cycle": round(used / (done - first) * 1000, 2),
+        "server_cores": round(used / seconds, 2),
+        "memory_mb": round(after),
+        "growth_mb_per_10000": round((after - early) / max(done - warm, 1) * 10_000, 2),
     }
 
 
