@@ -104,13 +104,22 @@ def verify(name: str, directory: str | Path | None = None) -> tuple[int, int]:
 
 
 def where(name: str, directory: str | Path | None = None) -> list[tuple[Path, bool]]:
-    """Each folder that `load` would look into, best first, and whether all the files are there."""
+    """Each folder that `load` would look into, best first, and whether all the files are there.
+
+    One that may hold several layouts of the files is listed once. One that has a part of the data set but not another
+    (the images, but not who wrote them) is listed for both.
+    """
     description = describe(name)
     if description.embedded:
         return [(EMBEDDED, True)]
     named = None if directory is None else Path(directory)
-    places = (place for alternatives in description.parts for place in candidates(alternatives, named))
-    return [(place.folder, not place.missing) for place in places]
+    looked: list[tuple[Path, bool]] = []
+    for alternatives in description.parts:
+        found: dict[Path, bool] = {}
+        for place in candidates(alternatives, named):
+            found[place.folder] = found.get(place.folder, False) or not place.missing
+        looked += found.items()
+    return list(dict.fromkeys(looked))
 
 
 def _check_fallback(name: str, fallback: str | None) -> None:

@@ -1,7 +1,8 @@
 """UCI HAR: 30 people, 6 activities, windows of 128 readings of 9 phone sensors (Anguita et al., ESANN 2013).
 
 Upstream divides by person: 21 to train, 9 to test. Here every person is a device, so all of them are in the training
-set, and the last fifth of each person's windows of each activity is the test set.
+set, and the last fifth of each person's windows of each activity is the test set. Windows overlap by half: the one
+before these is left out, because the first of them has half of its readings.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ def read(reading: Reading) -> Arrays:
 
 
 def _divided(windows: Array, targets: Array, subjects: Array) -> Arrays:
-    test = np.zeros(len(targets), dtype=bool)
+    train, test = np.ones(len(targets), dtype=bool), np.zeros(len(targets), dtype=bool)
     for subject in np.unique(subjects):
         for target in np.unique(targets):
-            # Windows overlap by half: the last ones of a run share readings with one training window at most.
             members = np.flatnonzero((subjects == subject) & (targets == target))
-            test[members[len(members) - len(members) // _HELD_OUT :]] = True
-    return Arrays(windows[~test], targets[~test], windows[test], targets[test], users=subjects[~test])
+            held_out = len(members) // _HELD_OUT
+            test[members[len(members) - held_out :]] = True
+            train[members[len(members) - held_out - (held_out > 0) :]] = False
+    return Arrays(windows[train], targets[train], windows[test], targets[test], users=subjects[train])
 
 
 def _labels(file: Path, count: int, classes: int) -> Array:

@@ -28,14 +28,14 @@ def read(reading: Reading) -> Arrays:
 
 
 def _reviews(folder: Path, count: int, advance: Advance) -> list[list[str]]:
-    """The words of each review: first all those against, then all those for."""
-    texts = []
+    """The words of each review: first all those against, then all those for. The same word is one object in all."""
+    texts, known = [], dict[str, str]()
     for name in ("neg", "pos"):
         files = sorted((folder / name).glob("*.txt"))
         if len(files) != count // 2:
             raise DataError(f"{folder / name} has {len(files)} reviews: expected {count // 2}")
         for file in files:
-            texts.append(_words(file))
+            texts.append([known.setdefault(word, word) for word in _words(file)])
             advance()
     return texts
 

@@ -36,6 +36,16 @@ def test_folders_do_not_pass_for_files(tmp_path: Path) -> None:
     assert not any(found for _, found in data.where("cifar-100", tmp_path / "project"))
 
 
+def test_a_folder_is_listed_once_whatever_the_layout_of_its_files(tmp_path: Path) -> None:
+    folders = [folder for folder, _ in data.where("cifar-100", tmp_path)]
+    assert tmp_path in folders
+    assert len(folders) == len(set(folders))
+    (tmp_path / "train").write_bytes(b"")
+    (tmp_path / "test").write_bytes(b"")
+    (tmp_path / "meta").write_bytes(b"")
+    assert dict(data.where("cifar-100", tmp_path))[tmp_path], "in one of the layouts"
+
+
 def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="is not a directory"):

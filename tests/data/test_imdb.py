@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,21 @@ def test_words_and_numbers(folder: Path) -> None:
     assert data.test.inputs.tolist()[0] == [0, 0, 1, 1, 2]  # the words of the test set are not in the vocabulary
     assert (data.train.inputs.dtype, data.shape, data.classes) == (torch.int64, (5,), 2)
     assert data.train.batch(torch.tensor([1]))[0].tolist() == [[0, 2, 1, 4, 1]]
+
+
+def test_the_memory_of_decoding_does_not_grow_by_a_string_for_every_word(tmp_path: Path) -> None:
+    """200,000 words: their strings alone would be 10 MB and more."""
+    for name in REVIEWS:
+        (tmp_path / "aclImdb" / name).mkdir(parents=True)
+        for at in range(10):
+            (tmp_path / "aclImdb" / name / f"{at}_1.txt").write_text("word and another " * 1667)
+    tracemalloc.start()
+    try:
+        load(replace(small(), train=20, test=20), tmp_path, text=SMALL)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 6e6
 
 
 def test_padding_and_truncation_after(folder: Path) -> None:
