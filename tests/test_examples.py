@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedasmu import Experiment, FederatedData
+from fedasmu import Experiment, FederatedData, Result
 from helpers.repository import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -24,7 +25,7 @@ def example(name: str, folder: Path) -> Any:
 
 def test_every_example_is_listed_and_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"own_data", "own_method", "measured_fleet", "bare_fedasmu"}
+    assert names == {"own_data", "own_method", "measured_fleet", "sweep_to_table", "bare_fedasmu"}
     assert all(f"[{name}.py]({name}.py)" in (EXAMPLES / "README.md").read_text() for name in names)
 
 
@@ -45,6 +46,15 @@ def test_measured_fleet(tmp_path: Path) -> None:
     results = example("measured_fleet", tmp_path)
     assert results["fedasync"].summary["mean_staleness"] > 1.5
     assert results["fedasync"].summary["virtual_seconds"] < results["fedavg"].summary["virtual_seconds"]
+
+
+def test_sweep_to_table(tmp_path: Path) -> None:
+    best, table = example("sweep_to_table", tmp_path)
+    assert best == {"fedasync": ["local.lr=0.1"], "fedavg": ["local.lr=0.1"]}
+    for method in best:
+        for seed in (1, 2):
+            assert Result(tmp_path / "compare" / method / f"seed-{seed}").config["local"]["lr"] == 0.1
+    assert re.search(r"FedAsync & .*\d\d\.\d \$\\pm\$ .*\\\\\nFedAvg & ", table)
 
 
 def test_the_framework_does_what_the_bare_equations_do(tmp_path: Path) -> None:
