@@ -32,6 +32,7 @@ def load(args: Namespace, scratch: Path) -> dict[str, Any]:
         "upload_p50": round(waits[len(waits) // 2], 3),
         "upload_p99": round(waits[int(len(waits) * 0.99)], 3),
         "double": len(told) - len(set(told)),
+        "told_to_wait": sum(poller.refusals for poller in pollers),
         "broken_off": sum(poller.broken for poller in pollers),
         "exit": code,
     }

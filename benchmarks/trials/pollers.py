@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from dataclasses import dataclass, field
 from itertools import count
@@ -43,6 +44,7 @@ class Poller:
     fetch: bool = False
     polls: int = 0
     broken: int = 0  # connections
+    refusals: int = 0  # because the server was busy
     waits: list[float] = field(default_factory=list)  # seconds of each upload, to its acknowledgement
     tasks: list[int] = field(default_factory=list)  # that were acknowledged
     _visit: str = ""
@@ -91,6 +93,13 @@ class Poller:
             self.tasks.append(task.id)
 
     async def _signed(self, method: str, target: str, body: bytes = b"") -> Reply:
+        """As a device does: where the server is busy, the same again after the pause that it asks for."""
+        while (reply := await self._once(method, target, body)).status in (429, 503):
+            self.refusals += 1
+            await asyncio.sleep(reply.pause + random.random())
+        return reply
+
+    async def _once(self, method: str, target: str, body: bytes) -> Reply:
         digest, sequence = content_digest(body), next(self._sequence)
         text = request_text(self.run, method, target, self.number, self._visit, sequence, digest)
         headers = {

@@ -21,7 +21,7 @@ OVER = Problem(410, "over", "the run is over")
 
 
 async def _over(request: Request) -> Response:
-    return refused(request, OVER)
+    return await refused(request, OVER)
 
 
 def tell(listening: Any, context: ssl.SSLContext | None, per_address: int, stopping: threading.Event) -> None:

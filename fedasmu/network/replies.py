@@ -45,19 +45,20 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def refused(request: Request, problem: Exception) -> Response:
+# These are coroutines so that a refusal costs no thread: starlette runs handlers that are none in one.
+async def refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
     headers = {"Retry-After": str(problem.pause)} if problem.pause else {}
     return JSONResponse({"error": problem.code, "say": str(problem)}, problem.status, headers)
 
 
-def gone(request: Request, error: Exception) -> Response:
-    return refused(request, Problem(410, "gone", "this task is not yours, or not any more"))
+async def gone(request: Request, error: Exception) -> Response:
+    return await refused(request, Problem(410, "gone", "this task is not yours, or not any more"))
 
 
-def full(request: Request, error: Exception) -> Response:
-    return refused(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
+async def full(request: Request, error: Exception) -> Response:
+    return await refused(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
 
 
-def broken(request: Request, error: Exception) -> Response:
-    return refused(request, Problem(500, "broken", "the server failed on this request"))
+async def broken(request: Request, error: Exception) -> Response:
+    return await refused(request, Problem(500, "broken", "the server failed on this request"))

@@ -214,4 +214,4 @@ class Service:
         assert isinstance(error, Rebuild)
         self.failure = error
         self.woken.set()
-        return refused(request, Problem(503, "restarting", "the server starts again; come back", pause=1))
+        return await refused(request, Problem(503, "restarting", "the server starts again; come back", pause=1))

@@ -53,6 +53,12 @@ def test_nothing_hostile_gets_in_over_the_socket() -> None:
     assert (figures["missing"], figures["double"], figures["model_is_replay"]) == (0, 0, True)
 
 
+def test_a_load_of_devices_is_carried() -> None:
+    figures = benchmark("load", "--devices", "4", "--uploads", "20", "--model", "softmax")
+    assert figures["uploads"]
+    assert (figures["double"], figures["broken_off"], figures["exit"]) == (0, 0, 0)
+
+
 def test_a_bad_network_loses_and_doubles_nothing() -> None:
     figures = benchmark("faults", "proxy", "--devices", "4", "--uploads", "20", "--model", "softmax")
     assert figures["dropped"]
