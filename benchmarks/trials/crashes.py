@@ -26,8 +26,9 @@ def kill(args: Namespace, scratch: Path) -> dict[str, Any]:
     first = server.start()
     recovered: list[float] = []
     processor: list[float] = []
+    until = time.monotonic() + args.limit
     with fleet_of(server, args.devices) as fleet:
-        for _ in range(args.times):
+        while len(recovered) < args.times and time.monotonic() < until:
             fleet.wait_for(args.devices)
             time.sleep(random.uniform(0.0, args.pause))
             server.kill()
@@ -36,7 +37,7 @@ def kill(args: Namespace, scratch: Path) -> dict[str, Any]:
         fleet.wait_for(args.devices)
         code, seconds = server.stop()
     figures = {
-        "kills": args.times,
+        "kills": len(recovered),
         "recovered": len(recovered),
         "within_5_seconds": sum(one <= 5.0 for one in recovered),
         "slowest_recovery": round(max(recovered), 2),
