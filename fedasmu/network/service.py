@@ -24,11 +24,11 @@ from fedasmu.network.reception import Reception
 from fedasmu.network.replies import broken, full, gone, range_of, refused, seconds_of, task_of, told
 from fedasmu.network.script import Free, Script
 from fedasmu.network.terms import Terms
+from fedasmu.network.transfers import Transfers
 
 FRAME = "application/x-fedasmu"
 TRACE = 8192  # bytes of a device's traceback
 FAILURES = 100  # that are kept
-TRANSFERS = 64  # uploads read at once
 RATE = 16_384  # bytes a second that an upload must have at least
 
 Handler = Callable[["Service", Request, Signed], Awaitable[Response]]
@@ -54,7 +54,7 @@ class Service:
         self.woken = asyncio.Event()
         self.order: Free | Script = Free()
         self.polls = Polls(self.woken.set)
-        self._transfers = 0
+        self._transfers = Transfers()
         self.lengths = wire.report_lengths(len(coordinator.server.model.vector), coordinator.acts.attachments)
         reception = Reception(coordinator, door, terms, pins, lambda: self.clock(), lambda: self.over)
         routes = [
@@ -179,15 +179,10 @@ class Service:
         self.polls.release()
 
     async def _upload(self, request: Request, signed: Signed, task: int) -> bytearray:
-        if self._transfers >= TRANSFERS:
-            raise Problem(503, "busy", "too many uploads at once", pause=1)
-        self._transfers += 1
         seconds = 30.0 + self.lengths.stop / RATE
         self.coordinator.leases.renew(task, self.clock(), seconds)
-        try:
+        async with self._transfers.one():
             return await body(request, self.lengths, signed.digest)
-        finally:
-            self._transfers -= 1
 
     async def _told(self, response: Response) -> Response:
         return await told(self.coordinator.acts.ledger, response)
