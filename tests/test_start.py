@@ -148,10 +148,10 @@ def test_a_study_sees_that_the_weights_are_others(tmp_path: Path) -> None:
 
     first = cell()
     Experiment(first.config).run(first.directory)
-    assert cell().standing() == "finished"
+    assert cell().stage() == "finished"
     tensors["1.bias"] += 1
     with pytest.raises(UserError, match=r"other settings \(model.weights_sha256\)"):
-        cell().standing()
+        cell().stage()
 
 
 def test_two_models_are_one_too_many() -> None:

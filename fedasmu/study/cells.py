@@ -22,7 +22,7 @@ from fedasmu.start import start_of, vouched
 from fedasmu.study.variants import Variant
 
 STRAY = BEFORE | {"fleet.csv", "error.txt"}  # of a run that was killed before it began
-Standing = Literal["new", "begun", "finished"]
+Stage = Literal["new", "begun", "finished"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.label}, seed {self.seed}"
 
-    def standing(self, overwrite: bool = False) -> Standing:
+    def stage(self, overwrite: bool = False) -> Stage:
         """How far it is. What was made with other settings is refused, or removed."""
-        return standings([self], overwrite)[0]
+        return stages([self], overwrite)[0]
 
     @property
     def is_foreign(self) -> bool:
@@ -54,7 +54,7 @@ class Cell:
         there = load(self.directory / "config.toml", allow_code=self.config.code.values())
         return differences(there, self.config)
 
-    def cleared(self, anew: bool) -> Standing:
+    def cleared(self, anew: bool) -> Stage:
         """How far it is, after what is of no use has been removed."""
         if self.directory.exists() and (anew or not (self.directory / "config.toml").is_file()):
             shutil.rmtree(self.directory)
@@ -63,7 +63,7 @@ class Cell:
         return "finished" if (self.directory / "summary.json").is_file() else "begun"
 
 
-def standings(cells: Sequence[Cell], overwrite: bool = False) -> list[Standing]:
+def stages(cells: Sequence[Cell], overwrite: bool = False) -> list[Stage]:
     """How far each is. A refusal names all the cells that it concerns, and comes before anything is removed."""
     if foreign := [cell for cell in cells if cell.is_foreign]:
         raise UserError(f"{_places(foreign)}: not a run directory; choose another (out)")

@@ -27,7 +27,7 @@ from fedasmu.experiment import Experiment
 from fedasmu.process import stop_request
 from fedasmu.study import remote
 from fedasmu.study.board import Board
-from fedasmu.study.cells import Cell, standings
+from fedasmu.study.cells import Cell, stages
 from fedasmu.study.forking import start_method
 
 Workers = int | str  # how many at once; inline: one by one, here; ray, or the address of a Ray cluster
@@ -38,8 +38,8 @@ PATIENCE = 30.0  # seconds to wait for another process that works on the same ce
 
 def run(cells: Sequence[Cell], workers: Workers, board: Board, overwrite: bool = False) -> Failures:
     """Run what is not finished. Raises `Interrupted` when the user stops it; everything so far is kept."""
-    standing = standings(cells, overwrite)  # refuses before anything starts
-    due = [cell for cell, how_far in zip(cells, standing, strict=True) if how_far != "finished"]
+    reached = stages(cells, overwrite)  # refuses before anything starts
+    due = [cell for cell, how_far in zip(cells, reached, strict=True) if how_far != "finished"]
     pools.factory(workers)
     at_once = workers if isinstance(workers, int) else 1
     with stop_request() as stopping, board.shown(due, at_once, len(cells) - len(due)):
@@ -178,7 +178,7 @@ def _run_locked(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> None:
     cell.directory.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(cell.directory.parent / f".{cell.directory.name}.lock", timeout=PATIENCE):
-            resume = cell.standing() != "new"
+            resume = cell.stage() != "new"
             say = lambda message: tell(("say", message))  # noqa: E731
             Experiment(cell.config).run(cell.directory, resume=resume, observe=observe, say=say, trackers=cell.track)
     except Timeout:

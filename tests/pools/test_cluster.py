@@ -118,7 +118,7 @@ def test_whole_runs_on_the_nodes_leave_the_same_directories(nodes: Any, tmp_path
         grid = cells(recipe, chosen, [0], tmp_path / f"from-{workers[:3]}")
         assert run_grid(grid, workers, Board(Console())) == []
         results.append([outputs(Result(cell.directory)) for cell in grid])
-        assert [cell.standing() for cell in grid] == ["finished"] * 2
+        assert [cell.stage() for cell in grid] == ["finished"] * 2
     assert results[0] == results[1]
 
 

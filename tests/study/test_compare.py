@@ -26,7 +26,7 @@ from fedasmu.experiment import Experiment
 from fedasmu.report.league import find
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board, Estimate
-from fedasmu.study.cells import Cell, cells, standings
+from fedasmu.study.cells import Cell, cells, stages
 from helpers.blobs import blobs, outputs, settings
 from helpers.repository import ROOT
 
@@ -159,7 +159,7 @@ def test_an_interrupted_cell_is_resumed_and_finished_ones_are_not_touched(
         patch.setattr(Board, "heard", stop)
         with pytest.raises(Interrupted):
             grid.run(rest, "inline", board())
-    assert rest[1].standing() == "begun"
+    assert rest[1].stage() == "begun"
     assert grid.run(rest, "inline", board()) == []
     assert stamps(rest[0].directory) == before
     assert outputs(Result(rest[1].directory)) == outputs(Result(whole[1].directory))
@@ -277,8 +277,8 @@ def test_other_settings_are_refused_or_replaced(recipe: Path) -> None:
     grid.run(make(recipe, "fedavg"), "inline", board())
     (other,) = make(recipe, "fedavg", overrides=["local.lr=0.2"])
     with pytest.raises(UserError, match=r"other settings \(local.lr\)"):
-        other.standing()
-    assert other.standing(overwrite=True) == "new"
+        other.stage()
+    assert other.stage(overwrite=True) == "new"
     assert not other.directory.exists()
 
 
@@ -286,13 +286,13 @@ def test_a_refusal_names_every_run_that_it_concerns_and_removes_none(recipe: Pat
     grid.run(make(recipe, "fedavg", seeds=2), "inline", board())
     changed = make(recipe, "fedavg,fedasync", overrides=["local.lr=0.2"], seeds=2)
     with pytest.raises(UserError, match=r"fedavg/seed-0, \S+fedavg/seed-1 were made with other settings \(local.lr\)"):
-        standings(changed)
+        stages(changed)
     strange = [cell.directory for cell in changed if cell.label == "fedasync"]
     for directory in strange:
         directory.mkdir(parents=True)
         (directory / "thesis.tex").touch()
     with pytest.raises(UserError, match=f"{strange[0]}, {strange[1]}: not a run directory"):
-        standings(changed, overwrite=True)
+        stages(changed, overwrite=True)
     assert all(cell.directory.exists() for cell in changed)
 
 
@@ -300,11 +300,11 @@ def test_what_a_kill_left_before_the_run_began_is_cleared(recipe: Path) -> None:
     (cell,) = make(recipe, "fedavg")
     cell.directory.mkdir(parents=True)
     (cell.directory / "fleet.csv").touch()
-    assert cell.standing() == "new"
+    assert cell.stage() == "new"
     cell.directory.mkdir()
     (cell.directory / "thesis.tex").touch()
     with pytest.raises(UserError, match="not a run directory"):
-        cell.standing()
+        cell.stage()
 
 
 def test_a_method_that_is_slow_is_expected_to_stay_slow(recipe: Path) -> None:
