@@ -54,7 +54,7 @@ async def _wait(pollers: list[Poller], server: ServerProcess, seconds: float) ->
         "seconds_until_all_have_polled": round(arrived - began, 1),
         "connections": server.descriptors(),
         "memory_mb": round(server.memory()),
-        "cores": round((server.seconds() - used) / (time.monotonic() - arrived), 2),
+        "server_cores": round((server.seconds() - used) / (time.monotonic() - arrived), 2),
     }
     for task in tasks:
         task.cancel()
