@@ -47,7 +47,7 @@ class Result:
     def curve(self) -> dict[str, NDArray[np.float64]]:
         """The lines that are of all test examples: every number that a run is judged by comes from these."""
         lines = self.lines
-        full = np.isin(lines["subset"], (0.0,)) if "subset" in lines else slice(None)
+        full = ~(lines["subset"] > 0) if "subset" in lines else slice(None)
         return {name: column[full] for name, column in lines.items()}
 
     @cached_property

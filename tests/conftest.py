@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from helpers.browser import Browser, obtain
 
 os.environ.setdefault("NO_COLOR", "1")  # plain text, whatever terminal the tests are started from
 torch.set_num_threads(1)
+# Where the tests are started in the background, Ctrl-C is ignored in them, and so in the commands that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

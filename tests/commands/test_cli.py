@@ -91,7 +91,7 @@ def test_a_run_leaves_all_its_files(fedasmu: Command, tmp_path: Path) -> None:
     assert fedasmu("run", "recipe.toml", "--workers", "inline", "--out", "here")[0] == 0
     names = {path.name for path in (tmp_path / "here").iterdir()}
     files = {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
-    assert names == files | {"accuracy.png", "checkpoint", ".lock"}
+    assert names == files | {"accuracy.png", "checkpoint", "wall.csv", ".lock"}
     assert Result(tmp_path / "here").config["local"]["decay"] == 0.99  # complete, with all defaults
 
 

@@ -35,7 +35,7 @@ def made_run(
     for count, (time, accuracy) in enumerate(curve):
         row = {"time": time, "version": count, "uploads": count, "accuracy": accuracy, "loss": 1.0, "train_loss": 1.0}
         row |= {"staleness": 2.0, "stale": 0, "refused": 0, "lost": 0, "bytes_down": count * 10**6}
-        row |= {"bytes_up": count * 10**6}
+        row |= {"bytes_up": count * 10**6, "subset": 0}
         lines.append(",".join(str(row.get(column, "")) for column in columns("accuracy")))
     (directory / "metrics.csv").write_text("\n".join(lines) + "\n")
     events = [{"time": 1.0, "event": "fetch", "task": 0, "device": 0, "fresh": 3}] * fresh

@@ -24,6 +24,7 @@ from fedasmu.network.listener import bound
 from fedasmu.network.own import examples, source
 from fedasmu.network.terms import Terms
 from fedasmu.protocol import Model
+from helpers.blobs import blobs
 from helpers.federation import Federation, network
 from helpers.said import said
 
@@ -118,7 +119,7 @@ def test_a_function_of_data_that_fails_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    running = Federation(tmp_path_factory.mktemp("run"), stop={"uploads": 1000})
+    running = Federation(tmp_path_factory.mktemp("run"), blobs(devices=12), stop={"uploads": 1000})
     running.start()
     yield running
     running.stop()
@@ -227,7 +228,7 @@ def test_a_device_takes_no_terms_that_it_does_not_know(words: str, change: dict[
 
 
 def test_a_device_stops_when_it_is_told_to(federation: Federation) -> None:
-    device = federation.device(6)
+    device = federation.device(11)
     thread = threading.Thread(target=device.run)
     thread.start()
     device.stop()
