@@ -45,7 +45,9 @@ async def _cycles(pollers: list[Poller], server: ServerProcess, uploads: int, li
     async def reached(number: int) -> int:
         until = time.monotonic() + limit
         while (done := sum(len(poller.tasks) for poller in pollers)) < number and time.monotonic() < until:
-            await asyncio.sleep(0.25)
+            await asyncio.wait(tasks, timeout=0.25, return_when=asyncio.FIRST_COMPLETED)
+            for ended in (task for task in tasks if task.done()):
+                ended.result()  # a device never ends by itself: raises what ended it
         return done
 
     first = await reached(len(pollers))  # everybody is there

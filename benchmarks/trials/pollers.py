@@ -70,12 +70,21 @@ class Poller:
                     self._streams[1].close()
 
     async def _hello(self) -> None:
+        """A server looks a few times a second whether there are new seats, so a new one may have to wait."""
+        for _ in range(600):
+            reply = await self._greet()
+            if reply.status == 200:
+                self._visit = reply.table["visit"]
+                return
+            await asyncio.sleep(0.1)
+        raise RuntimeError(f"not welcome: {reply.table}")
+
+    async def _greet(self) -> Reply:
         challenge = (await self._ask("GET", "/v1/hello", b"", {})).table["challenge"]
         signature = encoded(self.key.sign(hello_text(self.run, challenge, self.key.public)))
         table = {"key": encoded(self.key.public), "challenge": challenge, "signature": signature}
         table |= {"examples": EXAMPLES, "wire": wire.VERSION, "fedasmu": fedasmu.__version__}
-        welcome = (await self._ask("POST", "/v1/hello", json.dumps(table).encode(), {})).table
-        self._visit = welcome["visit"]
+        return await self._ask("POST", "/v1/hello", json.dumps(table).encode(), {})
 
     async def _poll(self) -> None:
         reply = await self._signed("GET", "/v1/task?wait=25")
