@@ -80,7 +80,10 @@ class Poller:
         raise RuntimeError(f"not welcome: {reply.table}")
 
     async def _greet(self) -> Reply:
-        challenge = (await self._ask("GET", "/v1/hello", b"", {})).table["challenge"]
+        greeting = await self._ask("GET", "/v1/hello", b"", {})
+        if greeting.status != 200:
+            return greeting
+        challenge = greeting.table["challenge"]
         signature = encoded(self.key.sign(hello_text(self.run, challenge, self.key.public)))
         table = {"key": encoded(self.key.public), "challenge": challenge, "signature": signature}
         table |= {"examples": EXAMPLES, "wire": wire.VERSION, "fedasmu": fedasmu.__version__}
