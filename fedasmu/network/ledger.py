@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedasmu.disk import sync
+from fedasmu.disk import replaced, sync
 from fedasmu.network import failpoint
 from fedasmu.network.segment import Act, Damaged, Segment, opening, packed
 from fedasmu.process import one_worker
@@ -154,13 +154,8 @@ class Ledger:
         self._salt = secrets.randbits(32)
         path = self.directory / f"{self.next:012d}.log"
         text = opening({**self.table, "salt": self._salt})
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-        sync(self.directory)
+        with replaced(path) as part:
+            part.write_bytes(text)
         self._file = os.open(path, os.O_RDWR)
         self._end = self._synced = self._allocated = len(text)
         self._durable = self.next
