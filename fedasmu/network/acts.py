@@ -48,9 +48,8 @@ class Acts:
 
     def recover(self, first: int) -> int:
         """Apply what the ledger has from this act on. How many acts that were."""
-        skipped = {act.head["act"] for _, act in self.ledger.replay(first) if act.kind == "skip"}
-        number = first - 1
-        for number, act in self.ledger.replay(first):  # read twice, and not kept: uploads may not fit into the memory
+        skipped, number = self.ledger.skipped(first), first - 1
+        for number, act in self.ledger.replay(first):
             if number not in skipped:
                 self.apply(number, act)
         return number - first + 1

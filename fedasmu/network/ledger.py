@@ -61,12 +61,13 @@ class Ledger:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # until so many acts are there
         self._flusher: asyncio.Task[None] | None = None
         self.next = 0  # the number of the act that comes next
-        self.size = 0  # bytes of acts appended since the last rotation
+        self.size = 0  # bytes of acts in the segment that is written to
         self.full = False
+        self._last: Segment | None = None  # as it was found, until something is added to it
         if found := segments(directory):
             self._go_on(*found[-1])
         else:
-            self._begin()
+            self._take(*self._begun())
 
     def append(self, act: Act) -> int:
         """Write an act; the number returned is its own. It is not on the disk before `durable` says so."""
@@ -81,6 +82,7 @@ class Ledger:
         if written != length:
             raise self._refused(OSError(errno.ENOSPC, "a short write"))
         failpoint.reach("ledger.written")
+        self._last = None
         self._end += length
         self.size += length
         self.next += 1
@@ -110,8 +112,8 @@ class Ledger:
         """The same without an event loop: when a run begins, ends or is recovered."""
         self._bring()
 
-    def replay(self, first: int) -> Iterator[tuple[int, Act]]:
-        """The acts from this number on."""
+    def replay(self, first: int, only: str | None = None) -> Iterator[tuple[int, Act]]:
+        """The acts from this number on, each with its own: all of them, or those of one kind."""
         found = segments(self.directory)
         if found[0][0] > first:
             raise Damaged(f"{self.directory}: the acts from {first} on are needed, but {found[0][1].name} is first")
@@ -123,17 +125,21 @@ class Ledger:
                     raise Damaged(
                         f"{path}: acts are missing after it or at its end; bring the ledger back from a backup"
                     )
-                begin = max(first, start)
-                yield from enumerate(segment.acts(begin - start), begin)
+                yield from ((start + number, act) for number, act in segment.acts(max(first - start, 0), only))
+
+    def skipped(self, first: int) -> set[int]:
+        """The acts from this number on that are not to be applied."""
+        return {act.head["act"] for _, act in self.replay(first, only="skip")}
 
     def rotate(self) -> int:
         """Begin a new segment. The number returned is that of its first act: what a checkpoint is followed by."""
         self.sync()
+        begun = self._begun()  # on a full disk it fails here, and the segment that there is goes on
         with self._switching:
             os.ftruncate(self._file, self._end)
             os.fsync(self._file)
             os.close(self._file)
-            self._begin()
+            self._take(*begun)
         return self.next
 
     def prune(self, before: int) -> None:
@@ -150,14 +156,23 @@ class Ledger:
         os.ftruncate(self._file, self._end)
         os.close(self._file)
 
-    def _begin(self) -> None:
-        self._salt = secrets.randbits(32)
+    def _begun(self) -> tuple[int, int, int]:
+        """A new segment, for what comes next: its file, where its acts begin, and its secret number."""
+        salt = secrets.randbits(32)
         path = self.directory / f"{self.next:012d}.log"
-        text = opening({**self.table, "salt": self._salt})
-        with replaced(path) as part:
-            part.write_bytes(text)
-        self._file = os.open(path, os.O_RDWR)
-        self._end = self._synced = self._allocated = len(text)
+        text = opening({**self.table, "salt": salt})
+        try:
+            with replaced(path) as part:
+                part.write_bytes(text)
+            return os.open(path, os.O_RDWR), len(text), salt
+        except OSError:
+            path.unlink(missing_ok=True)  # the one before it goes on, with acts of these numbers
+            raise
+
+    def _take(self, file: int, end: int, salt: int) -> None:
+        """From now on acts go into this file, whose content is on the disk up to here."""
+        self._file, self._salt, self._last = file, salt, None
+        self._end = self._synced = self._allocated = end
         self._durable = self.next
         self.size = 0
 
@@ -167,15 +182,18 @@ class Ledger:
         Those before it may be many and old. Whoever needs them reads them with `replay`, which checks them.
         """
         segment = self._segment(path)
-        end = segment.contents.end
-        self.next, self._salt = start + len(segment.contents.acts), segment.salt
-        self._file = os.open(path, os.O_RDWR)
-        os.ftruncate(self._file, end)
-        os.fsync(self._file)
-        self._end = self._synced = self._allocated = end
-        self._durable = self.next
+        acts, end = segment.contents.acts, segment.contents.end
+        self.next = start + len(acts)
+        file = os.open(path, os.O_RDWR)
+        os.ftruncate(file, end)
+        os.fsync(file)
+        self._take(file, end, segment.salt)
+        self.size = end - acts[0][0] if acts else 0
+        self._last = segment
 
     def _segment(self, path: Path) -> Segment:
+        if self._last is not None and self._last.path == path:
+            return self._last
         segment = Segment(path)
         if segment.contents.table.get("run") != self.table.get("run"):
             raise Damaged(f"{path}: belongs to another run")

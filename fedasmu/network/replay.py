@@ -40,7 +40,7 @@ def replay(world: World, folder: Folder) -> Replayed:
     if not (found := segments(place)) or found[0][0]:
         raise UserError(f'{place}: its first acts are gone: only a run with network.keep = "all" can be replayed')
     with tempfile.TemporaryDirectory() as scratch, closing(Ledger(place, folder.table)) as ledger:
-        skipped = {act.head["act"] for _, act in ledger.replay(0) if act.kind == "skip"}
+        skipped = ledger.skipped(0)
         fresh = _Fresh(world, folder, Path(scratch))
         for number, act in ledger.replay(0):
             if number not in skipped:

@@ -9,9 +9,11 @@ body. What follows the last act is zeros: space that was allocated ahead.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -66,14 +68,15 @@ class Segment:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.data = path.read_bytes()
+        self.data = _mapped(path)
         table, start = self._opening()
         self.salt = int(table["salt"])
         acts, position = [], start
         while (length := self._length(position)) is not None:
             acts.append((position, length))
             position += length
-        torn = any(self.data[position:])
+        rest = self.data[position:]
+        torn = rest != bytes(len(rest))
         if torn and (later := self._survivor(position)) is not None:
             raise Damaged(
                 f"{path}: damaged at byte {position}: what stood there was on the disk when the act at byte {later} "
@@ -81,13 +84,15 @@ class Segment:
             )
         self.contents = Contents(table, acts, position, torn)
 
-    def acts(self, first: int = 0) -> Iterator[Act]:
-        for position, _ in self.contents.acts[first:]:
-            yield self._act(position)
+    def acts(self, first: int = 0, only: str | None = None) -> Iterator[tuple[int, Act]]:
+        """Each with its place in the file's order: all of them from the first on, or those of one kind."""
+        for number, (position, _) in enumerate(self.contents.acts[first:], first):
+            if only is None or self.data[position + len(MARK)] == KINDS.index(only):
+                yield number, self._act(position)
 
     def _opening(self) -> tuple[dict[str, Any], int]:
         place = len(MAGIC) + OPENING.size
-        if len(self.data) >= place and self.data.startswith(MAGIC):
+        if len(self.data) >= place and self.data[: len(MAGIC)] == MAGIC:
             length, check = OPENING.unpack(self.data[len(MAGIC) : place])
             text = self.data[place : place + length]
             if crc32(text) == check and len(text) == length:
@@ -124,3 +129,9 @@ class Segment:
                     return place
             place = self.data.find(MARK, place + 1)
         return None
+
+
+def _mapped(path: Path) -> bytes | mmap:
+    """The file's bytes. They are read where one looks at them, and take no memory of their own."""
+    with path.open("rb") as file:
+        return mmap(file.fileno(), 0, access=ACCESS_READ) if os.fstat(file.fileno()).st_size else b""

@@ -155,6 +155,28 @@ def test_rotating_and_pruning_keep_what_is_still_needed(tmp_path: Path) -> None:
     assert read(tmp_path, 4) == acts[4:]
 
 
+def test_a_segment_that_cannot_begin_leaves_the_one_before_it_in_use(tmp_path: Path) -> None:
+    ledger = filled(tmp_path, numbered(3))
+    obstacle = tmp_path / f"{3:012d}.log.part"
+    obstacle.mkdir()
+    with pytest.raises(OSError, match=obstacle.name):
+        ledger.rotate()
+    ledger.append(Act("flush", {}))
+    ledger.close()
+    assert read(tmp_path) == [*numbered(3), Act("flush", {})]
+
+
+def test_what_was_found_is_counted_and_acts_of_one_kind_are_picked(tmp_path: Path) -> None:
+    acts = [*numbered(3), Act("skip", {"act": 1}), *numbered(2), Act("skip", {"act": 4})]
+    ledger = filled(tmp_path, acts)
+    ledger.sync()
+    again = Ledger(tmp_path, RUN)
+    assert again.size == ledger.size > 0
+    assert (again.skipped(0), again.skipped(4)) == ({1, 4}, {4})
+    again.append(Act("flush", {}))
+    assert [(number, act.kind) for number, act in again.replay(6)] == [(6, "skip"), (7, "flush")]
+
+
 def test_a_missing_segment_and_a_torn_end_before_the_last_are_refused(tmp_path: Path) -> None:
     ledger = filled(tmp_path, numbered(4))
     ledger.rotate()
