@@ -10,6 +10,7 @@ from typing import Any
 NAMES = 64  # of values in a note, at most
 TEXT = 64  # characters of a value, at most
 EXACT = 1 << 53  # whole numbers beyond this are not exact everywhere
+LARGE = 8 << 20  # bytes of an upload: one that is longer, and breaks off, goes on where it stopped
 NAME = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
 

@@ -16,6 +16,7 @@ from urllib3.exceptions import HTTPError
 import fedasmu
 from fedasmu.errors import UserError
 from fedasmu.network import wire
+from fedasmu.network.bounds import LARGE
 from fedasmu.network.connection import Connection, Cut, Ended, Heard, Reply, reason
 from fedasmu.network.download import Download
 from fedasmu.network.keys import (
@@ -123,6 +124,22 @@ class Client:
 
         return self._insist(attempt)
 
+    def upload(self, target: str, body: bytes) -> Reply:
+        """The same for a report. Where it is large, the server is asked what it has, and is sent the rest."""
+        digest = content_digest(body)
+
+        def attempt() -> Reply:
+            held = 0
+            if len(body) > LARGE:
+                known = self._signed("GET", target, b"", 0.0, digest=digest)
+                found = known.table.get("held")
+                if known.status != HTTPStatus.OK or found is None:  # settled before, or there is something to do first
+                    return known
+                held = found if isinstance(found, int) and 0 < found < len(body) else 0
+            return self._signed("PUT", target, body[held:], 0.0, more={"Upload-Offset": str(held)}, digest=digest)
+
+        return self._insist(attempt)
+
     def once(self, method: str, target: str, body: bytes = b"") -> Reply | None:
         """The same, tried a single time; None where nothing was heard."""
         try:
@@ -141,8 +158,10 @@ class Client:
         wait: float,
         heard: Heard | None = None,
         more: Mapping[str, str] | None = None,
+        digest: str = "",
     ) -> Reply:
-        digest = content_digest(body)
+        """Once. The digest is that of the body, unless this is only a part of what is meant."""
+        digest = digest or content_digest(body)
         with self._lock:
             sequence, self._sequence = self._sequence, self._sequence + 1
         text = request_text(self.run, method, target, self.device, self.visit, sequence, digest)
@@ -154,7 +173,7 @@ class Client:
             "Content-Digest": digest,
             **(more or {}),
         }
-        return self._once(method, target, body, headers, wait, heard)
+        return self._connection.once(method, target, body, headers, wait=wait, largest=self.largest, heard=heard)
 
     def _challenged(self, target: str, request: Callable[[str, str], dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         """The run, and the answer to a request that signs a challenge.
@@ -186,7 +205,8 @@ class Client:
 
     def _settled(self, method: str, target: str, body: bytes) -> Reply:
         """An answer that is not a refusal."""
-        reply = self._insist(lambda: self._once(method, target, body, {"Content-Type": "application/json"}, 0.0))
+        headers, largest = {"Content-Type": "application/json"}, self.largest
+        reply = self._insist(lambda: self._connection.once(method, target, body, headers, largest=largest))
         if reply.status >= HTTPStatus.BAD_REQUEST:
             table = reply.table
             raise Ended(str(table.get("error", reply.status)), str(table.get("say", f"{self.url}: {reply.status}")))
@@ -213,14 +233,3 @@ class Client:
             if self.stopping.wait(pause + self._random.uniform(0.0, longest)):
                 raise Stopped
             longest = min(LONGEST, 2 * longest)
-
-    def _once(
-        self,
-        method: str,
-        target: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        wait: float,
-        heard: Heard | None = None,
-    ) -> Reply:
-        return self._connection.once(method, target, body, headers, wait=wait, largest=self.largest, heard=heard)

@@ -68,7 +68,7 @@ class Connection:
         body: bytes,
         headers: Mapping[str, str],
         *,
-        wait: float,
+        wait: float = 0.0,
         largest: int,
         heard: Heard | None = None,
     ) -> Reply:

@@ -165,8 +165,8 @@ class Device:
         if parcel is None:
             return False
         try:
-            upload = self.membership.request("PUT", f"/v1/tasks/{parcel.task}/result", parcel.frame)
-            outcome = self.membership.of_task(upload).table
+            target = f"/v1/tasks/{parcel.task}/result"
+            outcome = self.membership.of_task(lambda: self.client.upload(target, parcel.frame)).table
         except Abandoned:
             outcome = {}
         verdict = outcome.get("verdict")

@@ -160,17 +160,17 @@ class Door:
             raise Problem(429, "slow-down", "too many requests; come back a little later", pause=1)
 
 
-async def body(request: Request, lengths: range, digest: str | None = None) -> bytearray:
-    """Exactly the bytes that were announced, into one buffer, if their number is one that can be."""
+async def body(request: Request, lengths: range, digest: str | None = None, data: bytearray | None = None) -> bytearray:
+    """Exactly the bytes that were announced, after those that came before, if their number is one that can be."""
+    data = bytearray() if data is None else data
     announced = request.headers.get("content-length")
     if announced is None or "transfer-encoding" in request.headers:
         raise Problem(411, "length", "a body needs its length in front")
-    if not announced.isdigit() or int(announced) not in lengths:
+    if not announced.isdigit() or len(data) + int(announced) not in lengths:
         raise Problem(413, "length", f"a body must have {lengths.start} to {lengths.stop - 1} bytes here")
-    data = bytearray()
     async for chunk in request.stream():
         data += chunk
-    if digest is not None and content_digest(bytes(data)) != digest:
+    if digest is not None and content_digest(data) != digest:
         raise Problem(400, "digest", "the body is not the one that was signed")
     return data
 

@@ -103,7 +103,7 @@ def verified(public: bytes, signature: bytes, text: bytes) -> bool:
     return True
 
 
-def content_digest(body: bytes) -> str:
+def content_digest(body: bytes | bytearray) -> str:
     """As RFC 9530 writes it."""
     return f"sha-256=:{base64.b64encode(sha256(body).digest()).decode()}:"
 

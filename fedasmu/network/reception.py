@@ -25,10 +25,10 @@ class Reception:
         terms: Terms,
         pins: Callable[[], list[bytes]],
         clock: Callable[[], float],
-        over: Callable[[], bool],
     ) -> None:
         self.coordinator, self.door, self.terms, self.pins = coordinator, door, terms, pins
-        self._clock, self._over = clock, over
+        self.clock = clock  # seconds of this run
+        self.over = False  # the run
         self.routes = [
             Route("/healthz", self._healthz),
             Route("/v1/hello", self._greet),
@@ -38,14 +38,14 @@ class Reception:
         ]
 
     async def _healthz(self, request: Request) -> Response:
-        return JSONResponse({"run": self.door.run, "over": self._over()})
+        return JSONResponse({"run": self.door.run, "over": self.over})
 
     async def _greet(self, request: Request) -> Response:
         return JSONResponse(self.door.greeting(address_of(request)))
 
     async def _enrol(self, request: Request) -> Response:
         self.door.limit_enrolment(address_of(request))
-        if self._over():
+        if self.over:
             raise Problem(410, "over", "the run is over: it ended before this device had joined")
         seat = self.door.enrol(await table(request))
         return JSONResponse({"device": seat.seat, "name": seat.name}, 201)
@@ -57,7 +57,7 @@ class Reception:
 
     async def _hello(self, request: Request) -> Response:
         seat, visit, examples = self.door.hello(await table(request))
-        device, now, roster = seat.seat, self._clock(), self.coordinator.acts.roster
+        device, now, roster = seat.seat, self.clock(), self.coordinator.acts.roster
         held = held_count(examples, self.terms.on_devices)
         member = replace(roster[device], examples=examples - held, held=held)
         if roster[device] != member:

@@ -41,6 +41,14 @@ def range_of(request: Request) -> int:
     return int(found[1]) if found else 0
 
 
+def offset_of(request: Request) -> int:
+    """The first byte of the upload that this body has."""
+    given = request.headers.get("upload-offset", "0")
+    if not re.fullmatch(r"\d{1,15}", given, re.ASCII):
+        raise Problem(400, "offset", "Upload-Offset must be a number of bytes")
+    return int(given)
+
+
 def address_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
@@ -58,6 +66,11 @@ async def gone(request: Request, error: Exception) -> Response:
 
 async def full(request: Request, error: Exception) -> Response:
     return await refused(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
+
+
+async def left(request: Request, error: Exception) -> Response:
+    """Whoever asked has gone away. That is no failure of anybody's, and nobody hears this."""
+    return Response()
 
 
 async def broken(request: Request, error: Exception) -> Response:

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fedasmu.network import vocabulary, wire
 from fedasmu.network.acts import Outcome, Rebuild
-from fedasmu.network.coordinator import Coordinator, Gone
-from fedasmu.network.door import Door, Problem, Signed, body
+from fedasmu.network.bounds import LARGE
+from fedasmu.network.coordinator import Gone
+from fedasmu.network.door import Problem, Signed, body
 from fedasmu.network.ledger import DiskFull
 from fedasmu.network.polls import Polls
 from fedasmu.network.reception import Reception
-from fedasmu.network.replies import broken, full, gone, range_of, refused, seconds_of, task_of, told
+from fedasmu.network.replies import broken, full, gone, left, offset_of, range_of, refused, seconds_of, task_of, told
 from fedasmu.network.script import Free, Script
-from fedasmu.network.terms import Terms
-from fedasmu.network.transfers import Transfers
+from fedasmu.network.transfers import TRANSFERS, Parts, Transfers
 
 FRAME = "application/x-fedasmu"
 TRACE = 8192  # bytes of a device's traceback
@@ -35,28 +35,18 @@ Handler = Callable[["Service", Request, Signed], Awaitable[Response]]
 
 
 class Service:
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        door: Door,
-        terms: Terms,
-        pins: Callable[[], list[bytes]],
-        folder: Path,
-        clock: Callable[[], float],
-        words: Sequence[str] = (),
-    ) -> None:
-        self.coordinator, self.door, self.folder = coordinator, door, folder
-        self.clock = clock  # seconds of this run
+    def __init__(self, reception: Reception, folder: Path, words: Sequence[str] = ()) -> None:
+        self.reception, self.folder = reception, folder
+        self.coordinator, self.door = reception.coordinator, reception.door
         self._words = vocabulary.written(words)
         self.failure: Rebuild | None = None  # why the run must be built anew
-        self.over = False
         self.told_over: set[int] = set()  # devices that know it
         self.woken = asyncio.Event()
         self.order: Free | Script = Free()
         self.polls = Polls(self.woken.set)
+        self.lengths = wire.report_lengths(len(self.coordinator.server.model.vector), self.coordinator.acts.attachments)
         self._transfers = Transfers()
-        self.lengths = wire.report_lengths(len(coordinator.server.model.vector), coordinator.acts.attachments)
-        reception = Reception(coordinator, door, terms, pins, lambda: self.clock(), lambda: self.over)
+        self._parts = Parts(TRANSFERS if self.lengths.stop > LARGE else 0)
         routes = [
             *reception.routes,
             Route("/v1/task", self._guarded(Service.task)),
@@ -65,10 +55,14 @@ class Service:
             Route("/v1/tasks/{task:int}/fresh", self._guarded(Service.fresh), methods=["POST"]),
             Route("/v1/tasks/{task:int}/beat", self._guarded(Service.beat), methods=["POST"]),
             Route("/v1/tasks/{task:int}/result", self._guarded(Service.result), methods=["PUT"]),
+            Route("/v1/tasks/{task:int}/result", self._guarded(Service.held)),
             Route("/v1/tasks/{task:int}/fail", self._guarded(Service.fail), methods=["POST"]),
         ]
-        handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, Rebuild: self._rebuild, Exception: broken}
-        self.app = Starlette(routes=routes, exception_handlers=handlers)
+        handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, ClientDisconnect: left, Exception: broken}
+        self.app = Starlette(routes=routes, exception_handlers={**handlers, Rebuild: self._rebuild})
+
+    def clock(self) -> float:
+        return self.reception.clock()
 
     async def task(self, request: Request, signed: Signed) -> Response:
         """A long poll: the device's task, as soon as there is one."""
@@ -137,6 +131,15 @@ class Service:
         self.woken.set()
         return await self._told(JSONResponse(asdict(outcome)))
 
+    async def held(self, request: Request, signed: Signed) -> Response:
+        """What became of an upload; of one that is not here yet, how many of its bytes are."""
+        device, task = signed.device, task_of(request)
+        if (outcome := self.coordinator.outcome(device, task)) is not None:
+            return await self._told(JSONResponse(asdict(outcome)))
+        self._check_over(device)
+        self.coordinator.leases.renew(task, self.clock())
+        return JSONResponse({"held": len(self._parts.held(device, task, signed.digest))})
+
     async def fail(self, request: Request, signed: Signed) -> Response:
         """The device could not do it. What it says of why is kept for the person who runs the server."""
         text = await body(request, range(TRACE + 1), signed.digest)
@@ -172,24 +175,26 @@ class Service:
             self.polls.answer(device)
         for task in self.coordinator.advance(self.clock()):
             self.polls.answer(task.device)
+        self._parts.expire(self.coordinator.acts.tasks)
 
     def finish(self) -> None:
         """The run is over: whoever waits is told."""
-        self.over = True
+        self.reception.over = True
         self.polls.release()
 
     async def _upload(self, request: Request, signed: Signed, task: int) -> bytearray:
         seconds = 30.0 + self.lengths.stop / RATE
         self.coordinator.leases.renew(task, self.clock(), seconds)
         async with self._transfers.one():
-            return await body(request, self.lengths, signed.digest)
+            with self._parts.one(signed.device, task, signed.digest, offset_of(request)) as part:
+                return await body(request, self.lengths, signed.digest, part)
 
     async def _told(self, response: Response) -> Response:
         return await told(self.coordinator.acts.ledger, response)
 
     def _check_over(self, device: int, heard: bool = True) -> None:
         """A beat's answer may come when nobody listens to it any more: it does not count as heard."""
-        if self.over:
+        if self.reception.over:
             self.told_over |= {device} if heard else set()
             raise Problem(410, "over", "the run is over")
 
@@ -199,7 +204,7 @@ class Service:
         @wraps(handler)
         async def guarded(request: Request) -> Response:
             signed = self.door.sign_in(request)
-            if handler is not Service.result:  # an upload that was taken is still told its outcome
+            if handler not in (Service.result, Service.held):  # an upload that was taken is still told its outcome
                 self._check_over(signed.device, heard=handler is not Service.beat or "poll" in request.query_params)
             return await handler(self, request, signed)
 

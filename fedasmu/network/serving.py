@@ -31,6 +31,7 @@ from fedasmu.network.folder import Folder
 from fedasmu.network.gauge import Gauge
 from fedasmu.network.ledger import DiskFull, Ledger, is_full
 from fedasmu.network.listener import Listener
+from fedasmu.network.reception import Reception
 from fedasmu.network.script import Line, Script
 from fedasmu.network.service import Service
 from fedasmu.network.site import attach, terms
@@ -120,13 +121,14 @@ class Serving:
         settings = self.world.config.network
         door = Door(self.folder.run, self.folder.register, time.monotonic, settings.max_examples)
         told, words = terms(self.world), self.world.data.words if self.world.data else ()
-        return Service(self.coordinator, door, told, self.folder.pins, self.folder.path, self.clock, words)
+        reception = Reception(self.coordinator, door, told, self.folder.pins, self.clock)
+        return Service(reception, self.folder.path, words)
 
     async def _main(self, listening: Any) -> None:
         service = self.running = self.service()
         if self.lines is not None:
             service.order = self.script = Script(self.lines, self.coordinator, service.polls.answer)
-            service.clock = self.clock = lambda: self.script.time
+            service.reception.clock = self.clock = lambda: self.script.time
         patience = Patience(body=service.lengths.stop + BODY)
         per_address = self.world.config.network.per_address
         proxied = bool(self.folder.shown.name)

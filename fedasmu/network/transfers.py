@@ -1,11 +1,14 @@
-"""Uploads that are read at once. Whoever comes beyond that waits a little, with its body unread, as TCP lets it."""
+"""Uploads on their way: how many are read at once, and what is kept of large ones that break off."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+from starlette.requests import ClientDisconnect
 
 from fedasmu.network.door import Problem
 
@@ -14,7 +17,10 @@ PATIENCE = 8.0  # seconds: less than a peer has for its body
 
 
 class Transfers:
-    """Refusing at once would be dear: a device has its body on the way when it hears of it, and sends it once more."""
+    """Whoever comes when so many are read waits a little, with its body unread, as TCP lets it.
+
+    Refusing at once would be dear: a device has its body on the way when it hears of it, and sends it once more.
+    """
 
     def __init__(self, most: int = TRANSFERS, patience: float = PATIENCE) -> None:
         self._free, self._patience = asyncio.Semaphore(most), patience
@@ -31,3 +37,48 @@ class Transfers:
             yield
         finally:
             self._free.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What has come of an upload with this digest. Whether it is that, the whole will show."""
+
+    task: int
+    digest: str
+    data: bytearray = field(default_factory=bytearray)
+
+
+class Parts:
+    """One for a device at most, for as long as it has the task; and so many in all, of which the oldest goes first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[int, Part] = {}
+
+    def held(self, device: int, task: int, digest: str) -> bytearray:
+        part = self._held.get(device)
+        return part.data if part is not None and (part.task, part.digest) == (task, digest) else bytearray()
+
+    @contextmanager
+    def one(self, device: int, task: int, digest: str, first: int) -> Iterator[bytearray]:
+        """Where an upload's bytes go, from the first that is sent now. They are kept if the device goes away."""
+        if first > len(held := self.held(device, task, digest)):
+            raise Problem(503, "part", f"only {len(held)} bytes of this upload are here", pause=1)
+        part = Part(task, digest, held[:first])  # a copy: whoever sent the rest of it may still be heard
+        self._held.pop(device, None)
+        self._held[device] = part
+        if len(self._held) > self._most:
+            del self._held[next(iter(self._held))]
+        broken_off = False
+        try:
+            yield part.data
+        except ClientDisconnect:
+            broken_off = True
+            raise
+        finally:
+            if not broken_off and self._held.get(device) is part:
+                del self._held[device]
+
+    def expire(self, tasks: Mapping[int, int]) -> None:
+        """Forget what was sent for tasks that their devices do not have any more."""
+        self._held = {device: part for device, part in self._held.items() if tasks.get(device) == part.task}

@@ -1,4 +1,4 @@
-"""A proxy that cuts every connection once so many bytes have come from the server: for tests."""
+"""A proxy that cuts every connection once so many bytes have gone one way: for tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ HOST = "127.0.0.1"
 
 
 class Cutting:
-    def __init__(self, port: int, after: int) -> None:
-        self._target, self._after = port, after
+    def __init__(self, port: int, after: int, upward: bool = False) -> None:
+        """The bytes that count are the server's, or those that are sent up to it."""
+        self._target = port
+        self._up = after if upward else None
+        self._down = None if upward else after
         self._listening = socket.create_server((HOST, 0))
         self.port = self._listening.getsockname()[1]
         self.cuts = 0
@@ -27,8 +30,8 @@ class Cutting:
             while True:
                 peer, _ = self._listening.accept()
                 server = socket.create_connection((HOST, self._target))
-                threading.Thread(target=self._pass_on, args=(peer, server, None), daemon=True).start()
-                threading.Thread(target=self._pass_on, args=(server, peer, self._after), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(peer, server, self._up), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(server, peer, self._down), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, goal: socket.socket, left: int | None) -> None:
         with contextlib.suppress(OSError):
@@ -44,8 +47,8 @@ class Cutting:
 
 
 @contextlib.contextmanager
-def cutting(port: int, after: int) -> Iterator[Cutting]:
-    proxy = Cutting(port, after)
+def cutting(port: int, after: int, upward: bool = False) -> Iterator[Cutting]:
+    proxy = Cutting(port, after, upward)
     try:
         yield proxy
     finally:

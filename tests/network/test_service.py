@@ -78,7 +78,7 @@ def signed(client: Client, method: str, target: str, body: bytes = b"", **change
     }
     for name in changes.get("without", ()):
         del headers[name]
-    return client._once(method, target, body, headers, 0.0)
+    return client._connection.once(method, target, body, headers, largest=1 << 20)
 
 
 def test_every_route_is_closed_or_listed_as_open(
@@ -174,7 +174,7 @@ def test_a_body_other_than_the_signed_one_is_refused(honest: Client, federation:
     }
     honest._sequence += 1
     flipped = bytes([*body[:-1], body[-1] ^ 1])
-    reply = honest._once("PUT", f"/v1/tasks/{task}/result", flipped, headers, 0.0)
+    reply = honest._connection.once("PUT", f"/v1/tasks/{task}/result", flipped, headers, largest=1 << 20)
     assert (reply.status, reply.table["error"]) == (400, "digest")
 
 
@@ -212,7 +212,7 @@ GREETINGS: list[Any] = [b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b"[" * 40
 @pytest.mark.parametrize("path", ["/v1/hello", "/v1/enrol", "/v1/key"])
 @pytest.mark.parametrize("body", GREETINGS, ids=repr)
 def test_a_greeting_that_is_none_is_refused(honest: Client, path: str, body: bytes) -> None:
-    assert honest._once("POST", path, body, {}, 0.0).status in (400, 413, 422)
+    assert honest._connection.once("POST", path, body, {}, largest=1 << 20).status in (400, 413, 422)
 
 
 def test_an_invite_is_good_for_its_run_its_key_and_its_uses(
@@ -247,7 +247,7 @@ def test_a_challenge_is_good_once(federation: Federation, honest: Client) -> Non
         "examples": 20,
     }
     body = json.dumps(table).encode()
-    replies = [honest._once("POST", "/v1/hello", body, {}, 0.0) for _ in range(2)]
+    replies = [honest._connection.once("POST", "/v1/hello", body, {}, largest=1 << 20) for _ in range(2)]
     assert [reply.status for reply in replies] == [200, 401]
     honest.hello(len(federation.data.shards[0]))
 
