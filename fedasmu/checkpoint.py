@@ -6,15 +6,18 @@ temporary name and then renamed; the one before it is kept in case the newest is
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from fedasmu.codec import WORDS, Words, pack, unpack
@@ -22,22 +25,57 @@ from fedasmu.disk import sync
 from fedasmu.errors import UserError
 
 KEPT = 2
+TYPES = {  # as safetensors calls them
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+}
 FORMAT = 4  # of the tree and its files: one of another format is refused, not guessed at
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A tree as it was at one moment, ready to be written while its owner goes on."""
+
+    text: bytes
+    tensors: dict[str, Tensor]
+
+    @property
+    def size(self) -> int:
+        return len(self.text) + sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def frozen(tree: Any, lasting: Iterable[Tensor] = (), words: Words = WORDS) -> Frozen:
+    """Tensors are copied, except those that nobody writes to any more, as the caller knows."""
+    text, tensors = pack({"format": FORMAT, "tree": tree}, words)
+    kept = {id(tensor) for tensor in lasting}
+    return Frozen(text, {name: one if id(one) in kept else one.clone() for name, one in tensors.items()})
 
 
 def write(tree: Any, directory: Path, words: Words = WORDS) -> None:
     """Write the tree into a new directory: it appears complete, or not at all."""
-    text, tensors = pack({"format": FORMAT, "tree": tree}, words)
-    data = safetensors.torch.save(_apart(tensors))
+    _put(Frozen(*pack({"format": FORMAT, "tree": tree}, words)), directory)
+
+
+def _put(state: Frozen, directory: Path) -> None:
     temporary = directory.with_name(directory.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    digest = _digest(text, data)
-    for name, content in (("state.json", text), ("tensors.safetensors", data), ("sha256", digest)):
-        with (temporary / name).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    digest = sha256()
+    for name, parts in (("state.json", [state.text]), ("tensors.safetensors", _laid_out(state.tensors))):
+        _write_synced(temporary / name, parts, digest.update)
+    _write_synced(temporary / "sha256", [digest.hexdigest().encode()])
     shutil.rmtree(directory, ignore_errors=True)
     temporary.rename(directory)
     sync(directory)
@@ -65,8 +103,13 @@ def read(directory: Path, words: Words = WORDS) -> Any:
 
 def save(tree: Any, directory: Path) -> None:
     """Add a checkpoint to a directory of them, and remove all but the last few."""
+    add(Frozen(*pack({"format": FORMAT, "tree": tree})), directory)
+
+
+def add(state: Frozen, directory: Path) -> None:
+    """The same with a tree that was frozen before. Any thread may do this, and holds up the others but for moments."""
     number = max((int(path.name) for path in _numbered(directory)), default=0) + 1
-    write(tree, directory / f"{number:09d}")
+    _put(state, directory / f"{number:09d}")
     for old in _numbered(directory)[:-KEPT]:
         shutil.rmtree(old)
 
@@ -105,14 +148,26 @@ def _numbered(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("*") if path.name.isdigit())
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses views into a larger storage, and two tensors in one storage."""
-    apart: dict[str, Tensor] = {}
-    storages: set[int] = set()
+def _laid_out(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """A file of safetensors, piece by piece: its own writer has the whole in memory twice, and other threads wait."""
+    table: dict[str, Any] = {}
+    place = 0
     for name, tensor in tensors.items():
-        tensor = tensor.contiguous()
-        storage = tensor.untyped_storage()
-        shared = storage.nbytes() != tensor.nbytes or storage.data_ptr() in storages
-        apart[name] = tensor.clone() if shared else tensor
-        storages.add(apart[name].untyped_storage().data_ptr())
-    return apart
+        ends = [place, place := place + tensor.nbytes]
+        table[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": ends}
+    text = json.dumps(table).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for tensor in tensors.values():
+        yield tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _write_synced(
+    path: Path, parts: Iterable[bytes | memoryview], seen: Callable[[bytes | memoryview], None] = lambda part: None
+) -> None:
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
+            seen(part)
+        file.flush()
+        os.fsync(file.fileno())

@@ -50,6 +50,15 @@ def test_tensors_come_back_with_their_type_and_shape(tmp_path: Path) -> None:
     assert again["infinity"] == float("inf")
 
 
+@pytest.mark.parametrize("kind", checkpoint.TYPES, ids=str)
+def test_every_type_of_tensor_is_laid_out_as_safetensors_reads_it(tmp_path: Path, kind: torch.dtype) -> None:
+    values = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]).to(kind)
+    checkpoint.write({"before": torch.ones(3, dtype=torch.uint8), "values": values}, tmp_path / "c")
+    again = checkpoint.read(tmp_path / "c")["values"]
+    assert again.dtype == kind
+    assert again.tolist() == values.tolist()
+
+
 def test_views_and_aliases_can_be_stored(tmp_path: Path) -> None:
     base = torch.arange(10.0)
     tree = {"all": base, "same": base, "alias": base.view(2, 5), "part": base[2:4], "turned": base.view(2, 5).T}

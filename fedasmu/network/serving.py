@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fedasmu import checkpoint
 from fedasmu.build import World
 from fedasmu.conclusion import conclude
 from fedasmu.config import Config
 from fedasmu.desk import Desk
-from fedasmu.disk import sync
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.measure import CROSS_ENTROPY
 from fedasmu.network import failpoint
@@ -29,6 +27,7 @@ from fedasmu.network.door import Door
 from fedasmu.network.evaluator import Evaluator
 from fedasmu.network.folder import Folder
 from fedasmu.network.gauge import Gauge
+from fedasmu.network.keeping import Keeping
 from fedasmu.network.ledger import DiskFull, Ledger, is_full
 from fedasmu.network.listener import Listener
 from fedasmu.network.reception import Reception
@@ -39,7 +38,6 @@ from fedasmu.network.uptime import Uptime
 from fedasmu.record import SHELVES, Record
 from fedasmu.wall import dated
 
-SEGMENT = 256 << 20  # bytes of ledger after which a checkpoint is due
 DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
 TICK = 0.25  # seconds, at most, between two looks at the time
 ROOM = 2.0  # seconds between two looks whether a full disk has room again
@@ -91,29 +89,23 @@ class Serving:
         config = self.world.config
         plan = Plan(config.seed, config.pacing.period, config.stop.uploads, config.stop.time, config.network)
         self.coordinator = Coordinator(acts, plan)
-        self._kept, self._wall = 0, 0.0
-        state = checkpoint.load(self.folder.path / "checkpoint", self.say)
-        if state is not None:
-            acts.restore(state)
-            self._kept, self._wall = state["act"], state["wall"]
-        recovered = acts.recover(self._kept)
+        self.keeping = Keeping(self.folder.path, acts, config.checkpoint_seconds, config.network.keep == "needed")
+        begun, recovered = self.keeping.recover(self.say)
         failpoint.reach("recover.applied")
-        if state is None and not recovered:
+        if not begun:
             self.coordinator.begin(0.0)
             self.ledger.sync()
         elif recovered:
             self.say(f"recovered: {desk.server.counters.received} uploads, {recovered} acts since the last checkpoint")
         self.coordinator.go_on()
-        self._began = time.monotonic()
         self.clock: Callable[[], float] = Uptime(acts.now)  # seconds of this run
         self.gauge = Gauge(self.folder.path, self.coordinator, recovered)
         desk.watchers.append(dated(self.folder.path))
-        self._saved = self._began
         if self.observe is not None:
             desk.watchers.append(partial(self.observe, desk))
 
     def _close(self) -> None:
-        for name in ("pool", "ledger", "record"):
+        for name in ("keeping", "pool", "ledger", "record"):
             if (thing := vars(self).pop(name, None)) is not None:
                 thing.close()
 
@@ -137,6 +129,7 @@ class Serving:
         if not self.coordinator.acts.flushed:
             listener.start()
             await (self._drive(service) if self.lines is None else self._play(service, self.script))
+        await self.keeping.settled()
         if service.failure is not None:
             await listener.stop(0.5)
             raise service.failure
@@ -144,7 +137,7 @@ class Serving:
             self.coordinator.draining = True
             service.polls.release()
             await listener.stop(DRAIN)
-            self._save()
+            self.keeping.save()
             raise Interrupted(self.folder.path)
         self._conclude()
         service.finish()
@@ -164,7 +157,7 @@ class Serving:
                 self.coordinator.desk.meter.drain(wait=False)
                 self.record.flush()
                 self.gauge.look(service.door, self.clock())
-                self._save_if_due()
+                self.keeping.look()
             pause = min(TICK, max(0.005, self.coordinator.due() - self.clock()))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(service.woken.wait(), pause)
@@ -184,47 +177,12 @@ class Serving:
                 return
             await asyncio.sleep(0.05)
 
-    def _save_if_due(self) -> None:
-        waited = time.monotonic() - self._saved
-        pause = self.world.config.checkpoint_seconds
-        if waited < pause and self.ledger.size < SEGMENT:
-            return
-        if not self.coordinator.desk.meter.pending or waited > 2 * pause:
-            try:
-                self._save()
-            except OSError as error:
-                if not is_full(error):
-                    raise
-                self._saved = time.monotonic()  # the ledger has it all: try again later
-
-    def _save(self) -> None:
-        """A checkpoint, and a new segment of the ledger for what follows it."""
-        number = self.ledger.rotate()
-        self._sync_shelves()
-        failpoint.reach("checkpoint.put")
-        wall = self._wall + time.monotonic() - self._began
-        state = {**self.coordinator.acts.state(), "act": number, "wall": wall}
-        checkpoint.save(state, self.folder.path / "checkpoint")
-        sync(self.folder.path / "checkpoint")
-        failpoint.reach("checkpoint.renamed")
-        if self.world.config.network.keep == "needed":
-            self.ledger.prune(before=self._kept)
-        self._kept, self._saved = number, time.monotonic()
-
-    def _sync_shelves(self) -> None:
-        """A checkpoint names these files: they must be on the disk before it is."""
-        newest = time.time_ns() - int(2e9 * (time.monotonic() - self._saved)) - int(60e9)
-        for path in (self.folder.path / SHELVES).rglob("*"):
-            if path.is_dir() or path.stat().st_mtime_ns >= newest:
-                sync(path)
-
     def _conclude(self) -> None:
         self.coordinator.end(self.clock())
         self.ledger.sync()
-        wall = self._wall + time.monotonic() - self._began
         received = self.coordinator.server.counters.received
         ended = "uploads" if received >= self.world.config.stop.uploads else "time"
-        conclude(self.world, self.coordinator, self.folder.path, ended, "network", wall)
+        conclude(self.world, self.coordinator, self.folder.path, ended, "network", self.keeping.wall)
         for name in ("checkpoint", SHELVES):
             shutil.rmtree(self.folder.path / name, ignore_errors=True)
 
