@@ -9,11 +9,14 @@ import subprocess
 import time
 from argparse import Namespace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fedasmu.network import failpoint
+from fedasmu.network.client import Client
+from fedasmu.network.folder import Folder
 from trials.audit import audit
-from trials.devices import Fleet, fleet_of
+from trials.devices import Fleet, fleet_of, greet, seated
 from trials.server import ServerProcess
 
 # Not those of devices, nor that of pruning: here every act is kept, so that all of them can be replayed.
@@ -21,10 +24,13 @@ SERVER_POINTS = [name for name in failpoint.NAMES if not name.startswith(("outbo
 
 
 def kill(args: Namespace, scratch: Path) -> dict[str, Any]:
-    """kill -9 at random moments under load."""
-    server = ServerProcess(scratch / "run", args.devices, model=args.model)
+    """kill -9 at random moments under load. A server has recovered when a device's hello is answered."""
+    server = ServerProcess(scratch / "run", args.devices + 1, model=args.model)
     first = server.start()
+    folder = Folder(server.out)
+    visitor = Client(folder.url, seated(folder, args.devices), [folder.pin()])  # has a seat, and only greets
     recovered: list[float] = []
+    uploaded: list[float] = []
     processor: list[float] = []
     until = time.monotonic() + args.limit
     with fleet_of(server, args.devices) as fleet:
@@ -32,8 +38,13 @@ def kill(args: Namespace, scratch: Path) -> dict[str, Any]:
             fleet.wait_for(args.devices)
             time.sleep(random.uniform(0.0, args.pause))
             server.kill()
-            recovered.append(server.start())
+            began = time.monotonic()
+            server.start()
+            greet(visitor)
+            recovered.append(time.monotonic() - began)
             processor.append(server.seconds())
+            fleet.wait_for(1)
+            uploaded.append(time.monotonic() - began)
         fleet.wait_for(args.devices)
         code, seconds = server.stop()
     figures = {
@@ -41,7 +52,9 @@ def kill(args: Namespace, scratch: Path) -> dict[str, Any]:
         "recovered": len(recovered),
         "within_5_seconds": sum(one <= 5.0 for one in recovered),
         "slowest_recovery": round(max(recovered), 2),
-        "median_recovery": round(sorted(recovered)[len(recovered) // 2], 2),
+        "median_recovery": round(median(recovered), 2),
+        "slowest_first_upload": round(max(uploaded), 2),
+        "median_first_upload": round(median(uploaded), 2),
         "most_processor_seconds": round(max(processor), 2),
         "first_start": round(first, 2),
     }

@@ -52,6 +52,7 @@ class ServerProcess:
         self._new = ["quickstart", "--listen", listen, "--out", str(out)]
         self._new += [part for option in options for part in ("--set", option)]
         self.process: subprocess.Popen[bytes] | None = None
+        self._prober: Client | None = None
 
     def start(self, **environment: str) -> float:
         """Seconds until it answers."""
@@ -69,16 +70,14 @@ class ServerProcess:
         return time.monotonic() - began
 
     def _answers(self) -> bool:
-        if not (self.out / "network.json").exists():
-            return False
-        folder = Folder(self.out)
-        client = Client(folder.url, Key.at(self.out.parent / "prober"), [folder.pin()])
-        try:
-            reply = client.once("GET", "/healthz")
-            return reply is not None and reply.status == 200
-        finally:
-            client.close()
+        if self._prober is None:
+            if not (self.out / "network.json").exists():
+                return False
+            folder = Folder(self.out)
+            self._prober = Client(folder.url, Key.at(self.out.parent / "prober"), [folder.pin()])
             folder.register.close()
+        reply = self._prober.once("GET", "/healthz")
+        return reply is not None and reply.status == 200
 
     @property
     def pid(self) -> int:

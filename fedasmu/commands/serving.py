@@ -65,7 +65,6 @@ def serve(
     if bool(recipe) == (resume is not None):
         raise UserError("give either a recipe or --resume DIR; for instance: fedasmu serve quickstart")
     needs_network()
-    loading()
     from fedasmu.network.folder import Folder
     from fedasmu.network.listener import bound
 
@@ -73,6 +72,7 @@ def serve(
         with beside(resume, watch):
             _go_on(resume, stay, allow_code)
         return
+    loading()
     host, port = _address(listen)
     shown, host = _shown(cert, key, name if behind_proxy else None, host)
     config = _guarded(loaded(recipe, overrides or [], seed, allow_code))
@@ -90,28 +90,34 @@ def serve(
 
 
 def _go_on(directory: Path, stay: bool, allow_code: bool) -> None:
+    """Listen first: devices that come while the rest is made wait in line, instead of being turned away."""
     from fedasmu.lock import check_idle
-    from fedasmu.network.farewell import tell
     from fedasmu.network.folder import Folder
     from fedasmu.network.listener import bound
-    from fedasmu.process import stop_request
     from fedasmu.record import claimed
 
     folder = Folder(directory)
     check_idle(directory)
-    config = loaded(str(directory / "config.toml"), [], None, allow_code)
     finished = (directory / "summary.json").exists()
     if finished:
         say(f"{directory} is finished already" + "; devices that come are told so" * stay)
         if not stay:
             return
-    world = None if finished else built(config)
     with claimed(directory, resume=True, overwrite=False), closing(bound(folder.bind, folder.port)) as listening:
-        if world is None:
-            with stop_request() as stopping:
-                tell(listening, folder.context, config.network.per_address, stopping)
+        loading()
+        config = loaded(str(directory / "config.toml"), [], None, allow_code)
+        if finished:
+            _tell(config, folder, listening)
         else:
-            _serve(world, folder, listening, stay)
+            _serve(built(config), folder, listening, stay)
+
+
+def _tell(config: Config, folder: Any, listening: Any) -> None:
+    from fedasmu.network.farewell import tell
+    from fedasmu.process import stop_request
+
+    with stop_request() as stopping:
+        tell(listening, folder.context, config.network.per_address, stopping)
 
 
 def _serve(world: World, folder: Any, listening: Any, stay: bool) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import fedasmu
 from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
-from fedasmu.network import certificate, wire
+from fedasmu.network import WIRE, certificate
 from fedasmu.network.connection import PUBLIC
 from fedasmu.network.keys import Invite
 from fedasmu.network.register import Register
@@ -64,7 +64,7 @@ class Folder:
     @property
     def table(self) -> dict[str, Any]:
         """What opens every segment of the ledger."""
-        return {"run": self.run, "wire": wire.VERSION, "fedasmu": fedasmu.__version__}
+        return {"run": self.run, "wire": WIRE, "fedasmu": fedasmu.__version__}
 
     @property
     def url(self) -> str:

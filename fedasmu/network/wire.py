@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedasmu.network import bounds
+from fedasmu.network import WIRE, bounds
 from fedasmu.network.bounds import Malformed as Malformed
 from fedasmu.protocol import Evaluated, Model, Report, Task
 
 MAGIC = b"FAS1"
-VERSION = 1  # of routes and frames
+VERSION = WIRE
 HEAD = 16_384  # bytes, at most
 PREFIX = struct.Struct("<4sI")
 DTYPES = {
