@@ -173,6 +173,13 @@ def _hints(kind: Any) -> dict[str, Any]:
 hints: Callable[[type[Any]], dict[str, Any]] = cache(_hints)  # type: ignore[assignment] # a type is hashable
 
 
+def certain(hint: Any) -> frozenset[type[Any]]:
+    """Types whose values are of a field's type, so that nearly always one look is enough."""
+    if get_origin(hint) in (types.UnionType, Union):
+        return frozenset[type[Any]]().union(*(certain(one) for one in get_args(hint)))
+    return frozenset((float, int) if hint is float else (hint,) if isinstance(hint, type) else ())
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a field's type; of a mapping's or a list's content no more is asked than `decode` does."""
     if hint is Any:

@@ -49,7 +49,7 @@ class Desk:
 
     def size(self, task: Task) -> int:
         """Bytes of the model that travels for this task, one way."""
-        return round(task.share * self.model_bytes)
+        return self.model_bytes if task.share == 1.0 else round(task.share * self.model_bytes)
 
     def begin(self, now: float) -> None:
         """A run begins: both files anew, with the initial model's evaluation."""

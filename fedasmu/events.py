@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 
 class Verdict(StrEnum):
@@ -139,7 +140,11 @@ def line(event: Event) -> dict[str, Any]:
 
 def text(event: Event) -> str:
     """The line itself: JSON. It knows no infinity and no NaN, so these are strings."""
-    return "{" + ",".join([f"{_key(key)}:{_json(value)}" for key, value in line(event).items()]) + "}"
+    form = _FORMS[type(event)]
+    written = form.own % tuple(map(_json, form.values(event)))
+    if form.noting and (notes := event.notes):  # type: ignore[union-attr]
+        written += "".join(f",{_key(key)}:{_json(value)}" for key, value in notes.items() if key not in form.names)
+    return written + "}"
 
 
 def _json(value: Any) -> str:
@@ -151,12 +156,33 @@ def _json(value: Any) -> str:
         return float.__repr__(value) if math.isfinite(value) else f'"{float(value)}"'
     if kind is list:
         return "[" + ",".join(map(_json, value)) + "]"
+    if kind is Verdict:
+        return _key(value)
     return "null" if value is None else COMPACT.encode(value)
 
 
 @lru_cache(1000)
 def _key(name: Any) -> str:
     return COMPACT.encode(str(name))
+
+
+class _Form(NamedTuple):
+    """How a kind of event is written."""
+
+    own: str  # its line up to the notes, with a place for each value
+    values: Callable[[Event], tuple[Any, ...]]
+    names: frozenset[str]
+    noting: bool
+
+
+def _form(kind: type[Event]) -> _Form:
+    names = NAMES[kind.kind]
+    own = f'{{"time":%s,"event":{_key(kind.kind)}' + "".join(f",{_key(name)}:%s" for name in names)
+    noting = any(one.name == "notes" for one in fields(kind))
+    return _Form(own, attrgetter("time", *names), frozenset(("time", "event", *names)), noting)
+
+
+_FORMS = {kind: _form(kind) for kind in KINDS.values()}
 
 
 def of_line(found: Mapping[str, Any]) -> Event:

@@ -113,8 +113,11 @@ class Meter:
 
     def drain(self, wait: bool) -> None:
         """Tell the lines that are known, or all of them."""
-        while self.pool is not None and self._pending and (wait or self.pool.ready(self._pending[0][1])):
+        while self._pending:
+            assert self.pool is not None
             counted, ticket = self._pending[0]
+            if not (wait or self.pool.ready(ticket)):
+                return
             result = self.pool.result(ticket)
             assert isinstance(result, Evaluated)
             self._pending.popleft()

@@ -7,19 +7,20 @@ values can be true is for `Aggregator.plausible` to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
-from fedasmu.codec import fits, hints
+from fedasmu.codec import certain, fits, hints
 
 T = TypeVar("T")
+Field = tuple[str, Any, frozenset[type[Any]]]
+"""Its name, its type, and the types of which every value fits."""
 
 
 def table(note: Any) -> dict[str, Any]:
     """A note as it crosses: its fields in their order, without those that are None."""
-    values = ((one.name, getattr(note, one.name)) for one in fields(note))
-    return {name: value for name, value in values if value is not None}
+    return {name: value for name in hints(type(note)) if (value := getattr(note, name)) is not None}
 
 
 def of_table(kind: type[T], found: Any) -> T:
@@ -30,11 +31,18 @@ def of_table(kind: type[T], found: Any) -> T:
     if not isinstance(found, Mapping):
         raise ValueError(f"a note is a table, not a {type(found).__name__}")
     given: dict[str, Any] = {}
-    for name, hint in hints(kind).items():
-        given[name] = found.get(name)
-        if not fits(given[name], hint):
-            raise ValueError(f"{kind.__name__}.{name} cannot be a {type(given[name]).__name__}")
+    for name, hint, known in _fields(kind):
+        value = given[name] = found.get(name)
+        if type(value) not in known and not fits(value, hint):
+            raise ValueError(f"{kind.__name__}.{name} cannot be a {type(value).__name__}")
     return kind(**given)
+
+
+def _with_certain(kind: type[Any]) -> list[Field]:
+    return [(name, hint, certain(hint)) for name, hint in hints(kind).items()]
+
+
+_fields: Callable[[type[Any]], list[Field]] = cache(_with_certain)  # type: ignore[assignment] # a type is hashable
 
 
 def of_line(kind: type[T], remarks: Mapping[str, Any]) -> T:

@@ -114,12 +114,14 @@ class Probe:
     step: int
     gradient: bool = False
     free: bool = False  # the gradient is the very one that the next training step takes, so it costs no time
+    between: tuple[Tensor, Tensor] | None = None  # two vectors: of the gradient only the slope that way is wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
     loss: float
     gradient: Tensor | None = None
+    slope: float | None = None  # <gradient, b - a> of the two vectors a, b that the probe named
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from fedasmu.events import Event, Measured, columns
 from fedasmu.lock import LOCK, locked
 
 SHELVES = "shelves"
+TOGETHER = 500  # lines that are written at once, at the latest
 NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind
 OURS = BEFORE | {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
@@ -46,15 +47,15 @@ class Record:
     def restart(self, metric: str = "accuracy") -> None:
         """Begin both files anew: no checkpoint knows of anything in them."""
         self.restore({"events": NOTHING, "metrics": NOTHING})
-        self._metrics.write((",".join(columns(metric)) + "\n").encode())
+        self._metrics.add(",".join(columns(metric)))
 
     def write(self, line: Event | Measured) -> None:
         """One line, in the file it belongs to."""
         if isinstance(line, Measured):
-            self._metrics.write((",".join(map(str, line.row().values())) + "\n").encode())
+            self._metrics.add(",".join(map(str, line.row().values())))
             self._metrics.flush()
             return
-        self._events.write(events.text(line).encode() + b"\n")
+        self._events.add(events.text(line))
 
     def flush(self) -> None:
         """Let others read what is written so far."""
@@ -74,7 +75,10 @@ class Record:
 
 
 class _Growing:
-    """A file to which lines are added, with the digest of all that is in it."""
+    """A file to which lines are added, with the digest of all that is in it.
+
+    Lines are written many at a time: each alone would cost as much as making it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,22 +88,30 @@ class _Growing:
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}") from None
         self._digest = sha256()
+        self._lines: list[str] = []  # not yet in the file
         self._file.seek(0, os.SEEK_END)
 
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._digest.update(data)
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        if len(self._lines) >= TOGETHER:
+            self.flush()
 
     def flush(self) -> None:
+        if self._lines:
+            data = "\n".join([*self._lines, ""]).encode()
+            self._lines.clear()
+            self._file.write(data)
+            self._digest.update(data)
         self._file.flush()
 
     def state(self) -> dict[str, Any]:
-        self._file.flush()
+        self.flush()
         os.fsync(self._file.fileno())
         return {"length": self._file.tell(), "sha256": self._digest.hexdigest()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Cut back to what a checkpoint knew. A UserError if what was written until then has changed since."""
+        self._lines.clear()
         self._file.seek(0)
         kept = self._file.read(state["length"])
         self._digest = sha256(kept)
@@ -112,7 +124,9 @@ class _Growing:
         self._file.truncate()
 
     def close(self) -> None:
-        self._file.close()
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
 
 
 def check_free(directory: Path, overwrite: bool) -> None:

@@ -14,7 +14,7 @@ from fedasmu.algorithms.base import Aggregator
 from fedasmu.errors import DeviceError
 from fedasmu.events import Verdict
 from fedasmu.idle import Idle
-from fedasmu.inspection import inspected, with_note
+from fedasmu.inspection import note_of, noted
 from fedasmu.protocol import Model, Report, Task, Upload
 from fedasmu.schedule import Schedule
 from fedasmu.seeding import derive
@@ -115,8 +115,7 @@ class Server:
         base = entry.task.model
         self._check_intact([base])
         staleness = self.model.version - base.version + 1
-        sent = Upload(task, device, base, entry.fresh, staleness, report, entry.task.lr)
-        upload = inspected(sent, self.model.vector, self.aggregator.note_type)
+        upload = self._inspected(entry, staleness, report)
         self.counters.received += 1
         if upload is None or not self.aggregator.plausible(upload):
             self.counters.refused += 1
@@ -151,6 +150,15 @@ class Server:
         self.counters.started += 1
         self.ledger[task.id] = InFlight(task)
         return task
+
+    def _inspected(self, entry: InFlight, staleness: int, report: Report) -> Upload | None:
+        """What the ledger and the device's report make of it. None: the report has no model, or another note."""
+        try:
+            note = noted(report, self.model.vector, self.aggregator.note_type)
+        except ValueError:
+            return None
+        task = entry.task
+        return Upload(task.id, task.device, task.model, entry.fresh, staleness, report, task.lr, note)
 
     def _release(self, task: int, device: int | None) -> InFlight | None:
         entry = self.entry(task, device)
@@ -207,5 +215,6 @@ class Server:
         self._idle.restore(state)
         self.counters = Counters(**state["counters"])
         self.ledger = {task.id: InFlight(task, *rest) for task, *rest in state["ledger"]}
-        self.waiting = [with_note(upload, self.aggregator.note_type) for upload in state["waiting"]]
+        note_type = self.aggregator.note_type
+        self.waiting = [replace(upload, note=note_of(upload.report, note_type)) for upload in state["waiting"]]
         self.aggregator.restore(state["aggregator"])

@@ -37,6 +37,11 @@ def batches(shard: Tensor, work: Workload, seed: int, steps: range) -> list[Tens
     return chosen
 
 
+def slope(gradient: Tensor, start: Tensor, end: Tensor) -> float:
+    """<gradient, end - start>; a gradient is of the trainable part, which comes first."""
+    return float(torch.dot(gradient, (end - start)[: len(gradient)]))
+
+
 class Trainer:
     """Performs commands for any device of the federation. Every worker process has one.
 
@@ -119,9 +124,12 @@ class Trainer:
 
     def _probe(self, command: Probe, device: int, seed: int) -> Probed:
         examples, (indices,) = self._batches(device, seed, range(command.step, command.step + 1))
-        if command.gradient:
-            return Probed(*self.engine.gradient(command.vector, examples, indices))
-        return Probed(self.engine.loss(command.vector, examples, indices))
+        if not command.gradient:
+            return Probed(self.engine.loss(command.vector, examples, indices))
+        loss, gradient = self.engine.gradient(command.vector, examples, indices)
+        if command.between is None:
+            return Probed(loss, gradient)
+        return Probed(loss, slope=slope(gradient, *command.between))  # a number, where a gradient is a whole model
 
     def _batches(self, device: int, seed: int, steps: range) -> tuple[Examples, list[Tensor]]:
         """What these steps see, for either engine: some examples, and the indices of each batch among them."""

@@ -39,7 +39,7 @@ WORDS = [
     Upload(1, 2, MODEL, None, 4, REPORT, 0.1),
     Train(VECTOR, range(2, 9), 0.1, mask=VECTOR, objective=Contrast(VECTOR, VECTOR, 1.0, 0.5)),
     Trained(VECTOR, 1.5),
-    Probe(VECTOR, 3, gradient=True),
+    Probe(VECTOR, 3, gradient=True, between=(VECTOR, VECTOR + 1)),
     Probed(1.0, VECTOR),
     Evaluate(VECTOR),
     Evaluated(0.5, 1),
@@ -133,3 +133,10 @@ def test_nothing_that_was_written_or_read_stays_behind() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("hint", [int, float, bool, str, int | None, float | None, torch.Tensor | None, list[int], Any])
+def test_what_certainly_fits_does(hint: Any) -> None:
+    values: list[Any] = [1, 1.0, True, "1", None, VECTOR, [1]]
+    assert all(codec.fits(value, hint) for value in values if type(value) in codec.certain(hint))
+    assert codec.certain(float | None) == {float, int, type(None)}

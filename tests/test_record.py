@@ -12,7 +12,7 @@ from fedasmu import Experiment
 from fedasmu.events import Delivered, Event, Fetched, Lost, Renewed, Started, Verdict, of_line
 from fedasmu.pools.contract import Answer
 from fedasmu.pools.inline import Inline
-from fedasmu.record import Record
+from fedasmu.record import TOGETHER, Record
 from helpers.blobs import blobs, settings, softmax
 
 
@@ -90,3 +90,21 @@ def test_what_has_happened_can_be_read_while_a_long_computation_is_waited_for(tm
     experiment = Experiment(settings(stop={"uploads": 9}), model=softmax, data=blobs())
     experiment.run(tmp_path / "run", workers=lambda site: Slow(site.perform))
     assert len(waited) >= 9
+
+
+def test_lines_come_out_as_they_were_written_however_many_there_are_and_when_it_is_saved(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    started = [Started(float(task), task, 0, 0) for task in range(2 * TOGETHER + 3)]
+    for event in started[:5]:
+        record.write(event)
+    saved = record.state()
+    for event in started[5:]:
+        record.write(event)
+    record.close()
+    assert [of_line(line) for line in lines(tmp_path)] == started
+    again = Record(tmp_path)
+    again.write(started[0])  # of a run that was killed before it wrote this line
+    again.restore(saved)
+    again.write(started[5])
+    again.close()
+    assert [of_line(line) for line in lines(tmp_path)] == started[:6]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained, Workload
-from fedasmu.training import Trainer, batches
+from fedasmu.training import Trainer, batches, slope
 from fedasmu.vector import Layout
 from helpers.blobs import blobs, softmax
 
@@ -154,6 +154,15 @@ def test_a_probe_is_the_loss_and_gradient_of_that_step(step: int) -> None:
     plain = perform(trainer, Probe(start, step))
     assert plain.loss == pytest.approx(probed.loss)
     assert plain.gradient is None
+    sloped = perform(trainer, Probe(start, step, gradient=True, between=(start, start - expected)))
+    assert sloped.gradient is None  # a whole model, that nobody asked for
+    assert sloped.loss == probed.loss
+    assert sloped.slope == pytest.approx(-float(expected.square().sum()), rel=1e-4)
+
+
+def test_a_slope_leaves_out_what_is_not_trained() -> None:
+    """<(1, 2), (3 - 1, 1 - 4)> = 2 - 6; the third number is a statistic"""
+    assert slope(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0, 9.0]), torch.tensor([3.0, 1.0, 5.0])) == -4.0
 
 
 def test_a_gradient_outlives_the_next_command() -> None:

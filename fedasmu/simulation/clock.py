@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 
 class Kind(StrEnum):
@@ -16,11 +16,8 @@ class Kind(StrEnum):
     LOST = "lost"  # a device dies, or goes offline
 
 
-class Event(NamedTuple):
-    time: float
-    number: int
-    kind: Kind
-    task: int  # -1 where none is concerned
+Event = tuple[float, int, Kind, int]
+"""Its time, its number, its kind and its task, -1 where none is concerned. There are many of them: plain tuples."""
 
 
 class Clock:
@@ -32,7 +29,7 @@ class Clock:
     def schedule(self, time: float, kind: Kind, task: int = -1) -> None:
         if time < self.now:
             raise ValueError(f"cannot schedule {kind} at {time}: it is {self.now} already")
-        heappush(self._heap, Event(time, self._scheduled, kind, task))
+        heappush(self._heap, (time, self._scheduled, kind, task))
         self._scheduled += 1
 
     def next(self) -> Event:
@@ -41,7 +38,7 @@ class Clock:
 
     def advance(self) -> Event:
         event = heappop(self._heap)
-        self.now = event.time
+        self.now = event[0]
         return event
 
     def state(self) -> dict[str, Any]:
@@ -49,5 +46,5 @@ class Clock:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.now, self._scheduled = state["now"], state["scheduled"]
-        self._heap = [Event(time, number, Kind(kind), task) for time, number, kind, task in state["events"]]
+        self._heap = [(time, number, Kind(kind), task) for time, number, kind, task in state["events"]]
         heapify(self._heap)

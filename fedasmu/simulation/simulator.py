@@ -18,7 +18,7 @@ from fedasmu.events import Verdict
 from fedasmu.pools import Job, Pool
 from fedasmu.protocol import Evaluate, Fetch, Memory, Model, Probe, Report, Task, Train, Workload
 from fedasmu.session import Step, Work, samples
-from fedasmu.simulation.clock import Clock, Event, Kind
+from fedasmu.simulation.clock import Clock, Kind
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.patience import Patience
@@ -66,17 +66,13 @@ class Simulator:
         """What ended it: either budget is used up, or no device will ever come back. None while it goes on."""
         if self.desk.server.counters.received >= self.max_uploads:
             return "uploads"
-        if self.clock.next().time > self.max_time:
+        if self.clock.next()[0] > self.max_time:
             return "time"
-        return "fleet" if self._deserted else None
+        return "fleet" if not self.busy and self.now > self.fleet.availability.horizon else None
 
     @property
     def finished(self) -> bool:
         return self.ended is not None
-
-    @property
-    def _deserted(self) -> bool:
-        return not self.busy and self.now > self.fleet.availability.horizon
 
     def begin(self) -> None:
         self.desk.begin(0.0)
@@ -84,13 +80,14 @@ class Simulator:
 
     def step(self) -> None:
         """Process the next event. If waiting for its result is interrupted, nothing has changed."""
-        event = self.clock.next()
-        result = self._await(event)
+        _, _, kind, task = self.clock.next()
+        device = self.busy.get(task)
+        result = self._await(device) if kind is Kind.DONE and device is not None else None
         self.clock.advance()
-        if event.kind is Kind.TICK:
+        if kind is Kind.TICK:
             self._tick()
-        elif (device := self.busy.get(event.task)) is not None:
-            self._handle(event.kind, device, result)
+        elif device is not None:
+            self._handle(kind, device, result)
         if not self._timed:
             self._start()
         self.desk.settle()
@@ -102,9 +99,8 @@ class Simulator:
         self.busy.clear()
         self.desk.flush(self.now)
 
-    def _await(self, event: Event) -> Any:
-        device = self.busy.get(event.task)
-        if event.kind is not Kind.DONE or device is None or device.ticket is None:
+    def _await(self, device: Device) -> Any:
+        if device.ticket is None:
             return None
         if not self.pool.ready(device.ticket):
             self.desk.record.flush()  # it may take long, and somebody may be watching

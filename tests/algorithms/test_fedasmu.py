@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedasmu import training
 from fedasmu.algorithms import Federation, settings
 from fedasmu.algorithms.fedasmu import FedASMU, formulas
 from fedasmu.algorithms.fedasmu.formulas import DeviceControls, Guard, ServerControls, own_displacement
@@ -204,8 +205,8 @@ def test_the_gradient_estimate_has_the_gradients_sign_and_size() -> None:
         vector = vector - rate * curvature * (vector - optimum)
     truth = curvature * (base.vector - optimum)
     moved = own_displacement(upload(base, vector, 1))
-    assert torch.allclose(formulas.gradient_estimate(moved, rate * steps), truth, rtol=5e-3)
-    assert torch.allclose(formulas.gradient_estimate(moved, rate * steps, printed=True), -truth, rtol=5e-3)
+    assert torch.allclose(moved * formulas.gradient_scale(rate * steps), truth, rtol=5e-3)
+    assert torch.allclose(moved * formulas.gradient_scale(rate * steps, printed=True), -truth, rtol=5e-3)
 
 
 def test_the_merge_is_taken_out_of_the_displacement() -> None:
@@ -281,6 +282,15 @@ def test_an_interpolated_version_makes_a_merged_upload_fresher() -> None:
     assert formulas.effective_staleness(sent, steps=6) == pytest.approx(11 - 9 * 4 / 6)  # merged after 2 of 6 steps
 
 
+GRADIENT = torch.tensor([1.0, 2.0, -1.0])  # wherever a device probes it
+
+
+def probed(command: Probe) -> Probed:
+    if command.between is not None:
+        return Probed(0.5, slope=training.slope(GRADIENT, *command.between))
+    return Probed(0.5, GRADIENT) if command.gradient else Probed(2.0)
+
+
 def drive(
     method: FedASMU, memory: dict[str, Any], fresh: Model | None, slot: int = 3, origin: int = 4
 ) -> tuple[list[Any], Report]:
@@ -294,9 +304,7 @@ def drive(
         if isinstance(command, Train):
             reply = Trained(command.vector + 1.0, 1.0)
         elif isinstance(command, Probe):
-            reply = Probed(
-                0.5 if command.gradient else 2.0, torch.tensor([1.0, 2.0, -1.0]) if command.gradient else None
-            )
+            reply = probed(command)
         else:
             reply = fresh
         command = work.reply(reply)

@@ -398,6 +398,7 @@ def test_timing_only_computes_nothing() -> None:
     assert isinstance(probed, Probed)
     assert probed.gradient is not None
     assert probed.gradient.tolist() == [0, 0, 0]
+    assert timing_only(Probe(vector, 0, gradient=True, between=(vector, vector)), 0, 0) == Probed(0.0, slope=0.0)
 
 
 class Fragile(nn.Linear):

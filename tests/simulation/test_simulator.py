@@ -307,7 +307,7 @@ def test_equal_times_go_to_what_was_scheduled_first() -> None:
     clock = Clock()
     for task, time in enumerate([5.0, 3.0, 5.0, 3.0]):
         clock.schedule(time, Kind.DONE, task)
-    assert [clock.advance().task for _ in range(4)] == [1, 3, 0, 2]
+    assert [clock.advance()[3] for _ in range(4)] == [1, 3, 0, 2]
     assert clock.now == 5.0
     with pytest.raises(ValueError, match="it is 5"):
         clock.schedule(4.9, Kind.TICK)

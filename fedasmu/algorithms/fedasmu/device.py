@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,56 +29,56 @@ class Merging(Learner):
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
         settings, start = self.settings, task.model.vector
-        note = MergeNote()
+        gradient: Tensor | None = None
         if settings.server_gradient == "uploaded":
             probed: Probed = yield Probe(start, 0, gradient=True, free=True)
-            note = MergeNote(probed.gradient)
+            gradient = probed.gradient
         units = settings.units(work)
         if not settings.merge or units < 2:
             trained: Trained = yield Train(start, range(work.steps), task.lr)
-            return Report(trained.vector, work.examples, trained.loss, table(note))
+            return Report(trained.vector, work.examples, trained.loss, table(MergeNote(gradient)))
         action, slot = self._slot(task, units, memory)
         cut = slot * (work.steps // units)
         first: Trained = yield Train(start, range(cut), task.lr)
         fresh: Model | None = yield Fetch()
-        vector, note = first.vector, replace(note, slot=slot)
+        vector, note = first.vector, MergeNote(gradient, slot)
         if fresh is not None:
-            vector, note = yield from self._merge(vector, fresh, task, cut, memory, note)
-            self._learn(action, slot, note.reward, units, memory)
+            vector, outcome = yield from self._merge(vector, fresh, task, cut, memory)
+            note = MergeNote(gradient, slot, cut, **outcome)
+            self._learn(action, slot, outcome["reward"], units, memory)
         second: Trained = yield Train(vector, range(cut, work.steps), task.lr)
         loss = (first.loss * cut + second.loss * (work.steps - cut)) / work.steps
         return Report(second.vector, work.examples, loss, table(note))
 
     def _merge(
-        self, vector: Tensor, fresh: Model, task: Task, cut: int, memory: Memory, note: MergeNote
-    ) -> Generator[Probe, Probed, tuple[Tensor, MergeNote]]:
-        """(7), (8), (9): merge, learn gamma and upsilon from the gradient, and give the reward."""
+        self, vector: Tensor, fresh: Model, task: Task, cut: int, memory: Memory
+    ) -> Generator[Probe, Probed, tuple[Tensor, dict[str, float]]]:
+        """(7), (8), (9): merge, learn gamma and upsilon from the gradient, and give the reward. What the note says of
+        it comes back with the merged model.
+        """
         settings, origin = self.settings, task.model.version
         controls = DeviceControls(memory.get("gamma", settings.gamma0), memory.get("upsilon", settings.upsilon0))
         before: Probed = yield Probe(vector, cut)
-        towards = fresh.vector - vector
+        towards = vector, fresh.vector
         if settings.device_order == "before_merge":
-            probed: Probed = yield Probe(task.model.vector, cut, gradient=True)
-            controls = self._adjusted(controls, fresh.version, origin, probed, towards)
+            probed: Probed = yield Probe(task.model.vector, cut, gradient=True, between=towards)
+            controls = self._adjusted(controls, fresh.version, origin, probed)
         phi = settings.bounded_phi(formulas.phi(controls, fresh.version, origin))
         beta = settings.bounded_beta(formulas.squash(settings.mu_beta, phi))
-        merged = torch.add(vector, towards, alpha=beta)
-        after: Probed = yield Probe(merged, cut, gradient=True, free=True)
+        merged = torch.add(vector, fresh.vector - vector, alpha=beta)
+        after: Probed = yield Probe(merged, cut, gradient=True, free=True, between=towards)
         if settings.device_order == "after_merge":
-            controls = self._adjusted(controls, fresh.version, origin, after, towards)
-        gamma, upsilon = memory["gamma"], memory["upsilon"] = controls.gamma, controls.upsilon
+            controls = self._adjusted(controls, fresh.version, origin, after)
+        memory["gamma"], memory["upsilon"] = controls.gamma, controls.upsilon
         reward = before.loss - after.loss
-        return merged, replace(note, merged_after=cut, beta=beta, reward=reward, gamma=gamma, upsilon=upsilon)
+        return merged, {"beta": beta, "reward": reward, "gamma": controls.gamma, "upsilon": controls.upsilon}
 
-    def _adjusted(
-        self, controls: DeviceControls, fresh: int, origin: int, probed: Probed, towards: Tensor
-    ) -> DeviceControls:
+    def _adjusted(self, controls: DeviceControls, fresh: int, origin: int, probed: Probed) -> DeviceControls:
         """(9): one step of gradient descent on gamma and upsilon."""
-        settings, gradient = self.settings, probed.gradient
-        assert gradient is not None
-        projection = float(torch.dot(gradient, towards[: len(gradient)]))
+        settings = self.settings
+        assert probed.slope is not None
         phi = settings.bounded_phi(formulas.phi(controls, fresh, origin))
-        outer = formulas.squash_slope(settings.mu_beta, phi) * projection
+        outer = formulas.squash_slope(settings.mu_beta, phi) * probed.slope
         inner = formulas.phi_gradient(controls, fresh, origin)
         return DeviceControls(
             settings.guard(settings.gamma0).moved(controls.gamma, settings.lr_gamma, outer * inner[0]),

@@ -106,18 +106,18 @@ def _merged(upload: Upload, correction: bool) -> tuple[float, list[Tensor]]:
     return beta, models
 
 
-def gradient_estimate(moved: Tensor, path: float, printed: bool = False) -> Tensor:
-    """The gradient in (3), at the model that was sent: -d / (sum of step sizes). The paper prints no minus."""
-    return moved * ((1.0 if printed else -1.0) / path)
+def gradient_scale(path: float, printed: bool = False) -> float:
+    """Of the gradient in (3), at the model that was sent: -d / (sum of step sizes). The paper prints no minus."""
+    return (1.0 if printed else -1.0) / path
 
 
 def projection(upload: Upload, previous: Tensor, path: float, correction: bool = True, printed: bool = False) -> float:
     """The gradient in (3), times the device's previous direction; block by block, so that no other vector is made."""
     beta, models = _merged(upload, correction)
-    total = 0.0
+    scale, total = gradient_scale(path, printed), 0.0
     for before, *cut in blocks(previous, *models):
-        gradient = gradient_estimate(_displacement(beta, *cut), path, printed)
-        total += float(torch.dot(gradient, before.to(torch.float32)))
+        gradient = _displacement(beta, *cut).mul_(scale)
+        total += torch.dot(gradient, before.to(torch.float32)).item()
     return total
 
 

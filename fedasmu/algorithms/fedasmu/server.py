@@ -17,7 +17,7 @@ from fedasmu.algorithms.fedasmu.notes import MergeNote, gradient_fits, merge_fit
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.steps import stepped
 from fedasmu.protocol import Model, Upload
-from fedasmu.vector import blocks
+from fedasmu.vector import BLOCK, blocks
 
 if TYPE_CHECKING:
     from fedasmu.algorithms.fedasmu.settings import FedASMU
@@ -82,7 +82,7 @@ class StalenessAware(Aggregator):
     def _adjusted(self, upload: Upload) -> ServerControls:
         """(3): one step of gradient descent on the controls, through the device's previous upload."""
         settings, device = self.settings, upload.device
-        controls = self.controls.get(device, settings.server_controls)
+        controls = self.controls.get(device) or settings.server_controls
         previous = self.shelf.get(device)
         if previous is None:
             return controls
@@ -103,7 +103,7 @@ class StalenessAware(Aggregator):
         settings = self.settings
         if settings.server_gradient == "uploaded":
             pairs = blocks(previous, upload.note.gradient)
-            return sum(float(torch.dot(sent, before.to(torch.float32))) for before, sent in pairs)
+            return sum(torch.dot(sent, before.to(torch.float32)).item() for before, sent in pairs)
         path = upload.lr * self.federation.workload(upload.device).steps
         printed = settings.gradient_sign == "printed"
         return formulas.projection(upload, previous, path, settings.merge_correction, printed)
@@ -122,8 +122,11 @@ class StalenessAware(Aggregator):
             direction = formulas.own_displacement(upload)
             vector = stepped(current, direction, [upload], [weight], trainable, weight)
             return vector, direction[:trainable].to(dtype)
-        mixed, record = torch.empty_like(current.vector), torch.empty_like(current.vector, dtype=dtype)
-        for vector, before, sent, moved in blocks(mixed, current.vector, upload.report.vector, record):
+        old, new = current.vector, upload.report.vector
+        if old.numel() <= BLOCK:
+            return torch.lerp(old, new, weight), (new - old)[:trainable].to(dtype)
+        mixed, record = torch.empty_like(old), torch.empty_like(old, dtype=dtype)
+        for vector, before, sent, moved in blocks(mixed, old, new, record):
             torch.lerp(before, sent, weight, out=vector)
             moved.copy_(sent - before)
         return mixed, record[:trainable]
