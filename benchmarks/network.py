@@ -10,6 +10,7 @@ python benchmarks/network.py attack flood | frames --count 1000000 | all --count
 python benchmarks/network.py faults proxy | pause | half | partition
 python benchmarks/network.py disk | drain
 python benchmarks/network.py clock                     wall clocks wrong by years (needs a C compiler)
+python benchmarks/network.py clock jumps               of these only the server whose clock jumps as it serves
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ DEEDS = {
     "faults half": faults.half,
     "faults partition": faults.partition,
     "clock": clocks.clock,
+    "clock jumps": clocks.jumps,
 }
 PARTS = {"digests": print_digests, "part": attacks.part, "group": run_group}  # what these start as processes
 

@@ -20,16 +20,18 @@ OFFS = {"right": 0, "ten years ahead": 10 * YEARS, "ten years behind": -10 * YEA
 
 def clock(args: Namespace, scratch: Path) -> dict[str, Any]:
     """A scripted rehearsal with the clocks of server and devices off; then a server whose clock jumps as it serves."""
-    library = scratch / "dial.so"
-    source = Path(__file__).with_name("dial.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"], check=True)
-    dial = scratch / "dial"
-    environment = {"LD_PRELOAD": str(library), "DIAL": str(dial)}
-    same = {}
+    environment, same = _dialled(scratch), {}
     for number, (name, off) in enumerate(OFFS.items()):
-        dial.write_text(f"{off}\n")
+        (scratch / "dial").write_text(f"{off}\n")
         same[name] = _same_bytes(scratch / f"clock{number}", environment)
-    return {"same_bytes": same, "jumps": _jumps(args, scratch, environment)}
+    return {"same_bytes": same, "jumps": jumps(args, scratch)}
+
+
+def _dialled(scratch: Path) -> dict[str, str]:
+    """What a process's environment must have for its clock to be off by the seconds in the file `dial`."""
+    library, source = scratch / "dial.so", Path(__file__).with_name("dial.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "DIAL": str(scratch / "dial")}
 
 
 def _same_bytes(out: Path, environment: dict[str, str]) -> bool:
@@ -44,11 +46,11 @@ def _same_bytes(out: Path, environment: dict[str, str]) -> bool:
     return done.returncode == 0 and "3 files byte-identical" in done.stdout
 
 
-def _jumps(args: Namespace, scratch: Path, environment: dict[str, str]) -> dict[str, Any]:
+def jumps(args: Namespace, scratch: Path) -> dict[str, Any]:
     """The devices' clock is right, so that it differs from the server's by up to ten years either way."""
-    server = ServerProcess(scratch / "run", args.devices)
+    server = ServerProcess(scratch / "run", args.devices, model=args.model)
     (scratch / "dial").write_text("0\n")
-    server.start(**environment)
+    server.start(**_dialled(scratch))
     uploads: dict[str, int] = {}
     with fleet_of(server, args.devices) as fleet:
         for name, off in OFFS.items():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fedasmu import Result
 from fedasmu.network import failpoint
@@ -57,6 +59,18 @@ def test_a_load_of_devices_is_carried() -> None:
     figures = benchmark("load", "--devices", "4", "--uploads", "20", "--model", "softmax")
     assert figures["uploads"]
     assert (figures["double"], figures["broken_off"], figures["exit"]) == (0, 0, 0)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler makes the wrong clock")
+def test_a_server_whose_clock_jumps_by_hours_and_years_decides_the_same() -> None:
+    """Its devices' clocks are right. Nobody's lease runs out, and the run's own time goes on."""
+    figures = benchmark("clock", "jumps", "--devices", "2", "--model", "softmax")
+    uploads = figures["uploads"]
+    assert isinstance(uploads, dict)
+    assert len(uploads) == 4
+    assert all(uploads.values())
+    assert (figures["lost"], figures["time_goes_on"], figures["exit"]) == (0, True, 0)
+    assert (figures["missing"], figures["double"], figures["model_is_replay"]) == (0, 0, True)
 
 
 def test_a_bad_network_loses_and_doubles_nothing() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from fedasmu.errors import UserError
+from fedasmu.cli import app
+from fedasmu.errors import Refused, UserError
 from fedasmu.network.folder import Folder
 from fedasmu.network.replay import Replayed, replay
 from helpers.federation import Federation
+from helpers.said import said
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +72,22 @@ def test_what_keeps_only_what_a_restart_needs_cannot_be_replayed(tmp_path: Path)
     first.rename(first.with_name("000000000005.log"))
     with pytest.raises(UserError, match=r"network\.keep = \"all\""):
         played(federation)
+
+
+def test_the_command_plays_a_run_again_and_names_what_was_changed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    small = ["--set", "model.name=softmax", "--set", "network.keep=all", "--set", "fleet.devices=2"]
+    command = [sys.executable, "-m", "fedasmu", "rehearse", "quickstart", "--devices", "2", "--uploads", "4", *small]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    result = CliRunner().invoke(app, ["replay", str(out)])
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert "4 uploads; model " in words
+    assert "every upload is signed by its device; events.jsonl, metrics.csv, model.safetensors are the same" in words
+    events = out / "events.jsonl"
+    events.write_bytes(events.read_bytes().replace(b"accepted", b"refused", 1))
+    result = CliRunner().invoke(app, ["replay", str(out)])
+    assert isinstance(result.exception, Refused)
+    assert str(result.exception) == "not what the run has left: events.jsonl"
+    assert "not the folder of a served run" in said("replay", str(tmp_path))
