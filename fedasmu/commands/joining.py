@@ -11,9 +11,11 @@ from fedasmu.commands import needs_network, say
 from fedasmu.errors import UserError
 
 JOIN_EXAMPLES = """
-[bold]Example[/bold]
+[bold]Examples[/bold]
 
   fedasmu join https://10.0.0.5:8443 --invite fa1.... --data my.npz
+
+  fedasmu join https://10.0.0.5:8443 --data my.npz --stay
 
 [bold]What leaves this device[/bold]: models, the loss, the method's few numbers and how many examples
 there are. Never the data.
@@ -36,6 +38,9 @@ def join(
         float, typer.Option(min=0.0, help="Take at least so long to train on an example: play a slower device.")
     ] = 0.0,
     new_key: Annotated[bool, typer.Option(help="Change this device's key: the old one signs for the new.")] = False,
+    stay: Annotated[
+        bool, typer.Option(help="When the run is over, wait for the next one at the same address.")
+    ] = False,
     quiet: Annotated[bool, typer.Option(help="Say nothing while all is well.")] = False,
 ) -> None:
     """Be a device: train on your own data until the run is over. The data never leave this machine."""
@@ -66,4 +71,4 @@ def join(
             stopping=stopping,
             seconds_per_sample=seconds_per_sample,
         )
-        device.run()
+        device.run(stay)

@@ -17,7 +17,7 @@ from fedasmu.errors import Interrupted, UserError
 if TYPE_CHECKING:
     from fedasmu.build import World
     from fedasmu.config import Config
-    from fedasmu.network.folder import Shown
+    from fedasmu.network.folder import Folder, Shown
 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
@@ -30,6 +30,8 @@ SERVE_EXAMPLES = """
   fedasmu serve quickstart --listen 0.0.0.0:8443 --out runs/fleet
 
   fedasmu serve --resume runs/fleet
+
+  fedasmu serve quickstart --members runs/fleet --out runs/second
 
   fedasmu serve quickstart --listen 0.0.0.0:8443 --name fl.example --cert fullchain.pem --key privkey.pem
 
@@ -52,6 +54,9 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="A public authority's certificate, with its chain; PEM.")
     ] = None,
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")] = None,
+    members: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The devices of this earlier run keep their seats and invites.")
+    ] = None,
     behind_proxy: Annotated[
         bool, typer.Option(help="Speak plain HTTP on this machine, to a proxy that ends TLS and that --name names.")
     ] = False,
@@ -78,15 +83,25 @@ def serve(
     config = _guarded(loaded(recipe, overrides or [], seed, allow_code))
     directory = out or Path("runs") / config.name
     check_free(directory, overwrite)
+    earlier = None if members is None else _members(members, directory)
     with closing(bound(host, port)) as listening:
         world = built(config)
+        if earlier is not None:
+            earlier.check_room(len(world.examples))
         with begun(world, directory, overwrite), beside(directory, watch):
             port = listening.getsockname()[1]
-            folder = Folder.make(
-                directory, len(world.examples), name.partition(":")[0] or _told(host), port, host, shown
-            )
+            told = name.partition(":")[0] or _told(host)
+            folder = Folder.make(directory, len(world.examples), told, port, host, shown, earlier)
             say(f"devices join with: {folder.join_line(folder.invite(uses=folder.seats, hours=24 * 30))}")
             _serve(world, folder, listening, stay)
+
+
+def _members(earlier: Path, directory: Path) -> Folder:
+    from fedasmu.network.folder import Folder
+
+    if earlier.resolve() == directory.resolve():
+        raise UserError(f"--members {earlier}: the new run needs a directory of its own; give another with --out")
+    return Folder(earlier)
 
 
 def _go_on(directory: Path, stay: bool, allow_code: bool) -> None:

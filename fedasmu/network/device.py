@@ -29,6 +29,7 @@ from fedasmu.protocol import Fetch, Model, Report, Task
 from fedasmu.session import Work, samples
 
 FAILURES = 3  # tasks in a row, before a device gives up
+NEXT_RUN = 30.0  # seconds between two looks whether there is one
 
 
 class Device:
@@ -62,22 +63,32 @@ class Device:
         self.membership = Membership(self.client, self.drawer, own, model, engine, say)
         self._invite = given
         self._failures = 0
+        self._over = False  # and it was said
         self.tasks = 0  # delivered
 
-    def run(self) -> None:
-        """Work until the run is over, or `stop` is called."""
+    def run(self, stay: bool = False) -> None:
+        """Work until the run is over, or `stop` is called. Who stays waits for the next run at the same address."""
+        try:
+            self._until_over()
+            while stay and not self.stopping.wait(NEXT_RUN):
+                self._until_over()
+        except Stopped:
+            pass
+        finally:
+            self.close()
+
+    def _until_over(self) -> None:
         try:
             self.join()
             while not self.stopping.is_set():
                 self.step()
-        except Stopped:
-            pass
+                self._over = False
         except Ended as ended:
             if ended.code != "over":
                 raise
-            self.say(str(ended))
-        finally:
-            self.close()
+            if not self._over:
+                self.say(str(ended))
+            self._over = True
 
     def stop(self) -> None:
         """From another thread: the task under way is left, and trained again when the device comes back."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import ssl
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -51,15 +52,38 @@ class Folder:
 
     @classmethod
     def make(
-        cls, path: Path, seats: int, host: str, port: int, bind: str = "127.0.0.1", shown: Shown | None = None
+        cls,
+        path: Path,
+        seats: int,
+        host: str,
+        port: int,
+        bind: str = "127.0.0.1",
+        shown: Shown | None = None,
+        members: Folder | None = None,
     ) -> Folder:
-        """`host` is what devices are told, `bind` the address that the server listens on."""
+        """`host` is what devices are told, `bind` the address that the server listens on.
+
+        The members of an earlier run keep their seats: they know the server by the same certificate.
+        """
         run = secrets.token_hex(8)
-        certificate.make(path / "keys", certificate.CURRENT, {host, "localhost", "127.0.0.1"} - {""})
+        if members is None:
+            certificate.make(path / "keys", certificate.CURRENT, {host, "localhost", "127.0.0.1"} - {""})
+        else:
+            members.check_room(seats)
+            shutil.copytree(members.keys, path / "keys")
+            members.register.copy(path / "register.db")
         about = {"run": run, "seats": seats, "host": host, "port": port, "bind": bind}
         about |= {"shown": asdict(shown or Shown())}
         write_whole(path / "network.json", json.dumps(about, indent=1) + "\n")
         return cls(path)
+
+    def check_room(self, seats: int) -> None:
+        """Whether all members of this run have their places in one with so many seats."""
+        taken = max((seat.seat for seat in self.register.all()), default=-1) + 1
+        if taken > seats:
+            raise UserError(
+                f"--members {self.path}: there is a device in seat {taken - 1}, but fleet.devices = {seats}"
+            )
 
     @property
     def table(self) -> dict[str, Any]:

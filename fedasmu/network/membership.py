@@ -56,7 +56,7 @@ class Membership:
 
     def begin(self, invite: Invite | None, name: str | None, new_key: bool) -> None:
         """Enrol if that is due, or change the key, and open a visit."""
-        self.client.patience = FIRST_CONTACT
+        self.client.patience = FIRST_CONTACT if self._terms is None else math.inf
         if invite is not None and not self.drawer.pins():
             name = name or f"device-{self.drawer.key.public.hex()[:12]}"
             self.client.enrol(invite, name, len(self.own))
@@ -65,7 +65,7 @@ class Membership:
             self.client.rekey(self.drawer.next_key())
             self.drawer.take_next_key()
         self.hello()
-        self.client.patience = float("inf")
+        self.client.patience = math.inf
 
     def renew(self) -> None:
         """Look at the data again. The server is told when they are others, and how many there are."""

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -81,6 +81,12 @@ class Register:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.01)
+
+    def copy(self, path: Path) -> None:
+        """All seats and invites into a new file, for a run that begins with them."""
+        with closing(sqlite3.connect(path)) as other:
+            path.chmod(0o600)
+            self._database.backup(other)
 
     @property
     def changes(self) -> int:

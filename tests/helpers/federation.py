@@ -47,7 +47,7 @@ class Federation:
         self.path = folder / "run"
         self.states = folder / "devices"
         if not self.path.exists():
-            self.path.mkdir()
+            self.path.mkdir(parents=True)
             (self.path / "config.toml").write_text(self.world.config.toml())
             listening = bound("127.0.0.1", 0)
             Folder.make(self.path, len(self.data.shards), "127.0.0.1", listening.getsockname()[1], shown=self.shown)
