@@ -246,6 +246,7 @@ def test_dilution_shrinks_what_foreign_uploads_have_overwritten(tmp_path: Path) 
         foreign = Upload(1, 2, model, None, 1, Report(torch.zeros(2), 10), lr=1 / 6, note=MergeNote())
         second = aggregator.aggregate(model, [foreign])
         model = Model(2, second.vector)
+        aggregator.brief(1)
         aggregator.aggregate(model, [upload(model, model.vector, 1, gradient=torch.ones(2))])
         moves[dilution] = aggregator.controls[1].iota - 1.0
     assert moves[True] == pytest.approx(moves[False] * (1 - 0.9 / 1.9), rel=1e-6)
@@ -269,12 +270,43 @@ def test_in_the_displacement_form_nothing_is_diluted(tmp_path: Path) -> None:
     assert moves[0] == moves[1] < 0.1
 
 
-def test_versions_are_only_remembered_where_dilution_is_counted(tmp_path: Path) -> None:
-    aggregator = StalenessAware(method_of({"name": "fedasmu-fa"}), federation(2, tmp_path))
-    for version in range(5):
+def test_what_dilutes_is_counted_from_when_the_task_began(tmp_path: Path) -> None:
+    """A foreign upload that comes while a device trains has not touched the model that the device was sent."""
+    moves = {}
+    for before in (False, True):
+        method = method_of(
+            {"name": "fedasmu-fa", "record": "float32", "dilution": True, "lambda0": 0.0, "iota0": 1.0}
+            | {"server_gradient": "uploaded"}
+        )
+        aggregator = StalenessAware(method, federation(2, tmp_path / str(before)))
+        start = Model(0, torch.zeros(2))
+        first = Model(1, aggregator.aggregate(start, [upload(start, torch.ones(2), 1)]).vector)
+        foreign = Upload(1, 2, first, None, 1, Report(torch.zeros(2), 10), lr=1 / 6, note=MergeNote())
+        if before:
+            aggregator.brief(1)
+        second = Model(2, aggregator.aggregate(first, [foreign]).vector)
+        if not before:
+            aggregator.brief(1)
+        again = StalenessAware(method, federation(2, tmp_path / str(before)))
+        again.shelf = aggregator.shelf
+        again.restore(aggregator.state())
+        base = first if before else second
+        again.aggregate(second, [upload(base, base.vector, 1, gradient=torch.ones(2))])
+        moves[before] = again.controls[1].iota - 1.0
+    assert moves[False] == pytest.approx(moves[True] * (1 - 0.9 / 1.9), rel=1e-6)
+
+
+@pytest.mark.parametrize("dilution", [False, True])
+def test_the_state_does_not_grow_with_the_versions(tmp_path: Path, dilution: bool) -> None:
+    aggregator = StalenessAware(method_of({"name": "fedasmu-fa", "dilution": dilution}), federation(2, tmp_path))
+    sizes = set()
+    for version in range(20):
         model = Model(version, torch.zeros(2))
+        aggregator.brief(1)
         aggregator.aggregate(model, [upload(model, torch.ones(2), 1)])
-    assert len(aggregator.state()["log_dilution"]) == 1
+        state = aggregator.state()
+        sizes.add((state["log_dilution"].numel(), len(state["begun"]), len(state["records"])))
+    assert sizes == {(1, int(dilution), 1)}
 
 
 def test_an_interpolated_version_makes_a_merged_upload_fresher() -> None:

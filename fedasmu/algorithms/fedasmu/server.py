@@ -34,10 +34,13 @@ class StalenessAware(Aggregator):
         self.records: dict[int, list[float]] = {}  # of a device's previous accepted upload: R', s', xi', log dilution
         self.seen: set[int] = set()  # devices that have merged a fresh model
         self.offered: dict[int, int] = {}
-        self.log_dilution = [0.0]  # by version, where dilution is counted: the sum of log(1 - alpha) so far
+        self.log_dilution = 0.0  # where dilution is counted: the sum of log(1 - alpha) so far
+        self.begun: dict[int, float] = {}  # what it was when a device's task began
         self.policy = settings.policy(federation) if settings.learns_slots else None
 
     def brief(self, device: int) -> Mapping[str, Any]:
+        if self.settings.dilutes:
+            self.begun[device] = self.log_dilution
         if self.policy is None or device in self.seen or self.policy.units(device) < 2:
             return {}
         self.offered[device] = self.policy.propose(device)
@@ -74,8 +77,8 @@ class StalenessAware(Aggregator):
         vector, direction = self._mixed(current, upload, alpha)
         self.shelf.put(device, direction)
         if settings.dilutes:
-            self.log_dilution.append(self.log_dilution[-1] + math.log1p(-min(alpha, 1 - 1e-9)))
-        self.records[device] = [rounds, staleness, xi, self.log_dilution[-1]]
+            self.log_dilution += math.log1p(-min(alpha, 1 - 1e-9))
+        self.records[device] = [rounds, staleness, xi, self.log_dilution]
         details = {"lambda": controls.lam, "sigma": controls.sigma, "iota": controls.iota, "xi": xi}
         return Aggregate(vector, [alpha], details)
 
@@ -89,7 +92,7 @@ class StalenessAware(Aggregator):
         rounds, staleness, xi, diluted = self.records[device]
         projection = self._projection(upload, previous)
         if settings.dilutes:
-            projection *= math.exp(self.log_dilution[upload.base.version] - diluted)
+            projection *= math.exp(self.begun[device] - diluted)
         outer = formulas.squash_slope(settings.mu_alpha, xi) * projection
         inner = formulas.xi_gradient(controls, rounds, staleness, settings.sigma_gradient == "printed")
         return ServerControls(
@@ -147,7 +150,8 @@ class StalenessAware(Aggregator):
             "records": {str(device): record for device, record in self.records.items()},
             "seen": sorted(self.seen),
             "offered": {str(device): slot for device, slot in self.offered.items()},
-            "log_dilution": torch.tensor(self.log_dilution, dtype=torch.float64),
+            "log_dilution": torch.tensor([self.log_dilution], dtype=torch.float64),
+            "begun": {str(device): value for device, value in self.begun.items()},
             "policy": self.policy.state() if self.policy else None,
         }
 
@@ -156,6 +160,7 @@ class StalenessAware(Aggregator):
         self.records = {int(device): record for device, record in state["records"].items()}
         self.seen = set(state["seen"])
         self.offered = {int(device): slot for device, slot in state["offered"].items()}
-        self.log_dilution = state["log_dilution"].tolist()
+        self.log_dilution = float(state["log_dilution"][-1])
+        self.begun = {int(device): value for device, value in state.get("begun", {}).items()}
         if self.policy is not None:
             self.policy.restore(state["policy"])
