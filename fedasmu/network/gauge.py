@@ -24,6 +24,7 @@ from fedasmu.errors import UserError
 from fedasmu.network.coordinator import Coordinator
 from fedasmu.network.deadline import DEVICE
 from fedasmu.network.door import Door
+from fedasmu.network.replies import CODE
 from fedasmu.profiles import rows
 
 PAUSE = 1.0  # seconds between two writings, and for every thousand devices one more
@@ -33,7 +34,7 @@ FILE, TRACE = "service.json", "presence.csv"
 class Gauge:
     def __init__(self, folder: Path, coordinator: Coordinator, recovered: int) -> None:
         self.folder, self.coordinator, self.recovered = folder, coordinator, recovered
-        self.refusals: Counter[int] = Counter()  # by the status of the reply
+        self.refusals: Counter[str] = Counter()  # by the reply's code; by its status where it has none
         self.requests = 0
         self.down: dict[int, int] = defaultdict(int)  # bytes in replies to a device
         self.up: dict[int, int] = defaultdict(int)  # and in its requests
@@ -59,7 +60,7 @@ class Gauge:
                 nonlocal bytes_down
                 bytes_down += len(message.get("body", b""))
                 if message.get("status", 200) >= 400:
-                    self.refusals[message["status"]] += 1
+                    self.refusals[scope.get(CODE, str(message["status"]))] += 1
                 await send(message)
 
             try:
@@ -97,7 +98,7 @@ class Gauge:
             "time": now,
             "state": "over" if over else "stopping" if coordinator.draining else "serving",
             "requests": self.requests,
-            "refusals": {str(status): count for status, count in sorted(self.refusals.items())},
+            "refusals": dict(sorted(self.refusals.items())),
             "visits": len(door.visits),
             "disk_free": disk.free,
             "disk_full": coordinator.acts.ledger.full,

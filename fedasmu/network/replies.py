@@ -11,6 +11,8 @@ from fedasmu.network import failpoint
 from fedasmu.network.door import Problem
 from fedasmu.network.ledger import Ledger
 
+CODE = "fedasmu.code"  # in the scope of a request that was refused: why
+
 
 async def hung_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
@@ -56,6 +58,7 @@ def address_of(request: Request) -> str:
 # These are coroutines so that a refusal costs no thread: starlette runs handlers that are none in one.
 async def refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
+    request.scope[CODE] = problem.code
     headers = {"Retry-After": str(problem.pause)} if problem.pause else {}
     return JSONResponse({"error": problem.code, "say": str(problem)}, problem.status, headers)
 

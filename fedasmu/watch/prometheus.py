@@ -73,7 +73,7 @@ def _lines(runs: Sequence[Run]) -> Iterator[str]:
         values = ((label, number(found, key)) for label, found in services.items())
         yield from series(*about, (({"run": label}, value) for label, value in values if value is not None))
     yield from series("service_devices", "gauge", "Seats by what their device does.", _states(services))
-    yield from series("service_refusals_total", "counter", "Replies by their status.", _refusals(services))
+    yield from series("service_refusals_total", "counter", "Refused requests by their code.", _refusals(services))
 
 
 def _last(run: Run) -> dict[str, float]:
@@ -107,6 +107,6 @@ def _refusals(services: dict[str, dict[str, Any]]) -> Iterator[Sample]:
     for label, found in services.items():
         told = found.get("refusals")
         refusals = told if isinstance(told, dict) else {}
-        for status in sorted(refusals):
-            if (count := number(refusals, status)) is not None:
-                yield {"run": label, "status": status[:32]}, count
+        for code in sorted(refusals):
+            if (count := number(refusals, code)) is not None:
+                yield {"run": label, "code": code[:32]}, count

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedasmu import Result
+from fedasmu.network.client import Client
 from fedasmu.network.gauge import FILE, TRACE, Gauge
+from fedasmu.network.keys import Key
 from helpers.blobs import Run
 from helpers.federation import Federation
 
@@ -30,6 +32,20 @@ def test_it_tells_of_every_device(over: Federation) -> None:
     assert sum(device["bytes_up"] for device in told["devices"]) >= (uploads - under_way) * over.world.layout.bytes
     assert {device["state"] for device in told["devices"]} <= {"working", "waiting"}
     assert told["requests"] >= uploads - under_way
+
+
+def test_refusals_are_counted_by_their_code(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, stop={"uploads": 1000})
+    federation.start()
+    client = Client(federation.folder.url, Key.at(tmp_path / "key"), [federation.folder.pin()])
+    client.enrol(federation.folder.invite(seat=0), "device-0", 20)
+    client.hello(20)
+    assert client.request("POST", "/v1/tasks/7/beat").status == 410
+    client.visit = "over"
+    assert [client.request("GET", "/v1/task").status for _ in range(2)] == [401, 401]
+    assert client.request("GET", "/v1/nowhere").status == 404
+    assert federation.serving.gauge.refusals == {"gone": 1, "visit": 2, "404": 1}
+    federation.stop()
 
 
 def test_presence_is_a_trace_of_the_run(over: Federation) -> None:

@@ -246,7 +246,7 @@ SERVICE = {
     "time": 60.0,
     "state": "serving",
     "requests": 12,
-    "refusals": {"401": 3},
+    "refusals": {"visit": 3},
     "visits": 1,
     "disk_free": 5e9,
     "disk_full": False,
@@ -274,7 +274,7 @@ def test_a_service_shows_its_devices(browser: Browser, tmp_path: Path) -> None:
         browser.wait("document.querySelectorAll('#seats tbody tr').length === 1", 60)
         text = browser.run("document.getElementById('service').innerText")
         assert "<i>pi" in text, "a name is text, never HTML"
-        assert "3 of 401" in text
+        assert "3 visit" in text
         served(tmp_path, state="over")
         browser.wait("document.getElementById('service').innerText.includes('over')", 60)
         assert browser.complaints == []
@@ -296,7 +296,7 @@ def test_prometheus_and_health(tmp_path: Path) -> None:
     assert f'fedasmu_score{{{label},metric="accuracy"}} 0.75\n' in text
     assert f"fedasmu_uploads_total{{{label}}} 8.0\n" in text
     assert f'fedasmu_service_devices{{{label},state="working"}} 1.0\n' in text
-    assert f'fedasmu_service_refusals_total{{{label},status="401"}} 3.0\n' in text
+    assert f'fedasmu_service_refusals_total{{{label},code="visit"}} 3.0\n' in text
     sample = re.compile(r'fedasmu_[a-z_]+\{([a-z]+="([^"\\\n]|\\[\\"n])*",?)+\} [0-9.e+-]+')
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(sample.fullmatch(line) for line in lines)

@@ -96,7 +96,7 @@ function showService() {
   if (!served) return;
   const { devices } = served, states = {}, wanted = $("find").value.trim();
   for (const { state } of devices) states[state] = (states[state] ?? 0) + 1;
-  const refusals = Object.entries(served.refusals ?? {}).map(([status, count]) => `${count} of ${status}`).join(", ");
+  const refusals = Object.entries(served.refusals ?? {}).map(([code, count]) => `${count} ${code}`).join(", ");
   const numbers = { service: served.state, devices: Object.entries(states).map(([state, count]) => `${count} ${state}`).join(", ") || "none yet",
     requests: short(served.requests), "refused requests": refusals || "none", "disk free": served.disk_full ? "full" : `${short(served.disk_free / 1e9)} GB`,
     "ledger since checkpoint": `${short(served.ledger_bytes / 1e6)} MB`, "recovered at start": `${short(served.recovered_acts)} acts`,
