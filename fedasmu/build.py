@@ -64,7 +64,7 @@ class World:
 
     def roster(self) -> Roster:
         """What is known of the devices before any of them has spoken."""
-        epochs, size = self.config.local.epochs, self.layout.bytes
+        epochs, size = self.config.local.epochs, self.config.transfer.bytes(self.layout)
         known = zip(self.examples, self.profiles, self.held, strict=True)
         return Roster(Member(count, profile.task(count * epochs, size), held) for count, profile, held in known)
 
@@ -93,6 +93,7 @@ class World:
             learning_rate=config.local.learning_rate,
             max_staleness=method.max_staleness,
             pull_beyond=method.pull_beyond,
+            transfer=config.transfer.between(self.layout, federation.shelf),
         )
         judge = None if config.evaluate.by == "devices" else pool
         quick = Quick(config.evaluate.subset or 0, config.evaluate.full_every)

@@ -70,6 +70,9 @@ def conclude(
         "mean_staleness": driver.desk.mean_staleness,
         "bytes_down": driver.desk.meter.tally.bytes_down,
         "bytes_up": driver.desk.meter.tally.bytes_up,
+        **(
+            {} if world.config.transfer.precision == "float32" else {"bytes_fresh": driver.desk.meter.tally.bytes_fresh}
+        ),
         "wall_seconds": round(wall, 3),
         "workers": pools.name(workers),
         "engine": _engine(world),

@@ -20,6 +20,7 @@ from fedasmu.imports import named_code
 from fedasmu.measure import CROSS_ENTROPY, IN_PYTHON, LOSSES, known
 from fedasmu.optimiser import Optimiser
 from fedasmu.section import AbsolutePath, Section
+from fedasmu.transfer import TransferSettings
 
 
 def _absolute(path: str) -> str:
@@ -161,6 +162,7 @@ class Config(Section):
     evaluate: Evaluation = Evaluation()
     stop: Stop = Stop()
     network: NetworkSettings = NetworkSettings()
+    transfer: TransferSettings = TransferSettings()
     guard: GuardSettings = GuardSettings()
     attack: AttackSettings = AttackSettings()
 

@@ -47,9 +47,18 @@ class Desk:
     def mean_staleness(self) -> float:
         return self.meter.tally.total_staleness / max(self.server.counters.received, 1)
 
-    def size(self, task: Task) -> int:
-        """Bytes of the model that travels for this task, one way."""
-        return self.model_bytes if task.share == 1.0 else round(task.share * self.model_bytes)
+    def size(self, task: Task, part: float) -> int:
+        """Bytes of a model that travels for this task, when it takes this part of a whole one."""
+        share = task.share * part
+        return self.model_bytes if share == 1.0 else round(share * self.model_bytes)
+
+    def task_size(self, task: Task) -> int:
+        """Bytes of the model that a task in flight was sent with."""
+        return self.size(task, self.server.ledger[task.id].part)
+
+    def fresh_size(self, task: int) -> int:
+        """Bytes of the fresh model that a task in flight was sent."""
+        return round(self.server.ledger[task].fresh_part * self.model_bytes)
 
     def begin(self, now: float) -> None:
         """A run begins: both files anew, with the initial model's evaluation."""
@@ -70,30 +79,34 @@ class Desk:
             return None
         fresh = self.server.fetch(task, device)
         self._tell(Fetched(now, task, device, None if fresh is None else fresh.version))
-        self.meter.tally.bytes_down += 0 if fresh is None else self.model_bytes
+        if fresh is not None:
+            self.meter.tally.bytes_down += self.fresh_size(task)
+            self.meter.tally.bytes_fresh += self.fresh_size(task)
         return fresh
 
     def wanted(self, task: int, device: int) -> bool:
         """Whether the server waits for this task's model, unfinished as it may be."""
         return self.server.wanted(task, device)
 
-    def sending(self, task: int, report: Report) -> int:
+    def sending(self, task: int, report: Report, part: float = 1.0) -> int:
         """A device begins to send its report: its bytes, counted from now on whether it arrives or not.
+
+        Its model takes this part of a whole one's.
 
         Only a simulation knows of this moment. Where it is not told, the bytes count when the report arrives.
         """
-        size = self.size(self.server.ledger[task].task) + report.extra_bytes
+        size = self.size(self.server.ledger[task].task, part) + report.extra_bytes
         self._sent.add(task)
         self.meter.tally.bytes_up += size
         return size
 
-    def receive(self, now: float, task: int, device: int, report: Report) -> Decision:
+    def receive(self, now: float, task: int, device: int, report: Report, part: float = 1.0) -> Decision:
         """A device delivers its task. An unknown one leaves no trace."""
         entry = self.server.entry(task, device)
         if entry is None:
             return Decision(Verdict.UNKNOWN)
         if task not in self._sent:
-            self.sending(task, report)
+            self.sending(task, report, part)
         self._sent.discard(task)
         decision = self.server.receive(task, device, report)
         loss = _number(report.loss)
@@ -150,7 +163,7 @@ class Desk:
     def _started(self, now: float, tasks: list[Task]) -> list[Task]:
         for task in tasks:
             self._tell(Started(now, task.id, task.device, task.model.version))
-            self.meter.tally.bytes_down += self.size(task)
+            self.meter.tally.bytes_down += self.task_size(task)
         return tasks
 
     def _renewed(self, now: float, aggregation: Aggregation | None) -> None:

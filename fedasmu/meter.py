@@ -20,6 +20,7 @@ class Tally:
 
     bytes_down: int = 0
     bytes_up: int = 0
+    bytes_fresh: int = 0  # of those down, for fresh models
     total_staleness: int = 0
     uploads: int = 0
     staleness: int = 0

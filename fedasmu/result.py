@@ -104,6 +104,8 @@ class Result:
     @cached_property
     def fresh_bytes(self) -> int:
         """Downloaded as fresh models in the middle of a training, out of all that was downloaded."""
+        if "bytes_fresh" in self.summary:  # where models do not travel whole
+            return int(self.summary["bytes_fresh"])
         sent = sum(isinstance(event, Fetched) and event.fresh is not None for event in self.typed_events)
         return sent * self.model_bytes if sent else 0
 

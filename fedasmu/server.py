@@ -18,6 +18,7 @@ from fedasmu.inspection import note_of, noted
 from fedasmu.protocol import Model, Report, Task, Upload
 from fedasmu.schedule import Schedule
 from fedasmu.seeding import derive
+from fedasmu.transfer import Transfer, Whole, arriving, sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,13 @@ class InFlight:
     fresh: Model | None = None
     asked: bool = False
     urgent: bool = False  # the server waits for it, finished or not
+    part: float = 1.0  # of a whole model's bytes that the task's took
+    fresh_part: float = 1.0  # and the fresh one's
+
+    @property
+    def last(self) -> Model:
+        """The newest model that its device was sent."""
+        return self.fresh or self.task.model
 
 
 @dataclass
@@ -67,6 +75,7 @@ class Server:
     learning_rate: Callable[[int], float]  # of the number of uploads received so far
     max_staleness: int | None = None
     pull_beyond: int | None = None  # at an aggregation, call in the tasks in flight that are staler than this
+    transfer: Transfer = field(default_factory=Whole)
     counters: Counters = field(default_factory=Counters)
     ledger: dict[int, InFlight] = field(default_factory=dict)
     waiting: list[Upload] = field(default_factory=list)
@@ -99,7 +108,7 @@ class Server:
             return None
         entry.asked = True
         if self.model.version > entry.task.model.version:
-            entry.fresh = self.model
+            entry.fresh, entry.fresh_part = sent(self.model, self.transfer.reference(entry.task.model))
         return entry.fresh
 
     def wanted(self, task: int, device: int) -> bool:
@@ -107,11 +116,16 @@ class Server:
         entry = self.entry(task, device)
         return entry is not None and entry.urgent
 
+    def arriving(self, task: int, report: Report) -> tuple[Report, float]:
+        """A report as it will arrive, and the part of a whole model's bytes that its model takes."""
+        return arriving(report, self.transfer.reference(self.ledger[task].last))
+
     def receive(self, task: int, device: int, report: Report) -> Decision:
         """A device delivers its task."""
         entry = self._release(task, device)
         if entry is None:
             return Decision(Verdict.UNKNOWN)
+        self.transfer.keep(device, task, entry.last)
         base = entry.task.model
         self._check_intact([base])
         staleness = self.model.version - base.version + 1
@@ -146,9 +160,10 @@ class Server:
         note = self.aggregator.brief(device)
         number = self.counters.started
         seed = derive(self.seed, "task", number)
-        task = Task(number, device, self.model, lr, seed, note, self.aggregator.share(note))
+        model, part = sent(self.model, self.transfer.held(device))
+        task = Task(number, device, model, lr, seed, note, self.aggregator.share(note))
         self.counters.started += 1
-        self.ledger[task.id] = InFlight(task)
+        self.ledger[task.id] = InFlight(task, part=part)
         return task
 
     def _inspected(self, entry: InFlight, staleness: int, report: Report) -> Upload | None:
@@ -205,9 +220,10 @@ class Server:
             "model": self.model,
             "counters": asdict(self.counters),
             **self._idle.state(),
-            "ledger": [(entry.task, entry.fresh, entry.asked, entry.urgent) for entry in self.ledger.values()],
+            "ledger": [_line(entry) for entry in self.ledger.values()],
             "waiting": [replace(upload, note=None) for upload in self.waiting],  # it is in the report too
             "aggregator": self.aggregator.state(),
+            "transfer": self.transfer.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -218,3 +234,8 @@ class Server:
         note_type = self.aggregator.note_type
         self.waiting = [replace(upload, note=note_of(upload.report, note_type)) for upload in state["waiting"]]
         self.aggregator.restore(state["aggregator"])
+        self.transfer.restore(state.get("transfer"))
+
+
+def _line(entry: InFlight) -> tuple[Any, ...]:
+    return entry.task, entry.fresh, entry.asked, entry.urgent, entry.part, entry.fresh_part

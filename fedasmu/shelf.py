@@ -56,7 +56,7 @@ class Shelf:
         """From now on it is the shelf's: whoever puts it does not write to it any more."""
         if tensor.nbytes <= SMALL:
             self._small[str(key)] = _compact(tensor.detach())
-            self._drop(self._files.pop(str(key), None))
+            self._remove(self._files.pop(str(key), None))
             return
         self._small.pop(str(key), None)
         data = tensor.detach().contiguous().numpy().reshape(-1).view(np.uint8)
@@ -69,7 +69,12 @@ class Shelf:
         self._sums[name] = _sum(data)
         before = self._files.get(str(key))
         self._files[str(key)] = name
-        self._drop(before)
+        self._remove(before)
+
+    def drop(self, key: object) -> None:
+        """It is not wanted any more; nothing happens where nothing was put."""
+        self._small.pop(str(key), None)
+        self._remove(self._files.pop(str(key), None))
 
     def get(self, key: object) -> Tensor | None:
         """To be read, not to be written to; None where nothing was put."""
@@ -125,7 +130,7 @@ class Shelf:
         self._sums[sealed] = self._sums.pop(name)
         return sealed
 
-    def _drop(self, name: str | None) -> None:
+    def _remove(self, name: str | None) -> None:
         """A file that is replaced goes at once, unless a checkpoint needs it."""
         if name is not None and not any(name in kept for kept in self._kept):
             (self.directory / name).unlink()

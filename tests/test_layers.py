@@ -13,10 +13,10 @@ from helpers.repository import ROOT
 
 PACKAGE = ROOT / "fedasmu"
 FLOORS = {
-    "words": "errors seeding section measure protocol vector schedule roster events codec note",
+    "words": "errors seeding section measure protocol vector displacement schedule roster events codec note",
     "disk": "imports packaged disk lock checkpoint shelf record result",
     "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
-    "server": "session idle inspection server survey meter desk",
+    "server": "session idle inspection transfer server survey meter desk",
     "settings": "deployment fleets profiles evaluation config mistakes recipe extension",
     "run": "materials start build failure conclusion wall drive progress measured",
     "drivers": "simulation network",

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedasmu.desk import Desk
+from fedasmu.displacement import Reference
 from fedasmu.network import wire
 from fedasmu.network.ledger import Ledger, is_full
 from fedasmu.network.segment import Act
@@ -58,7 +59,7 @@ class Acts:
         """What a device sent for its task, read with the server's own knowledge of the device."""
         member = self.roster[self.desk.server.ledger[task].task.device]
         size = len(self.desk.server.model.vector)
-        return wire.read_report(body, size, self.attachments, member.examples, member.held)
+        return wire.read_report(body, size, self.attachments, member.examples, member.held, self._known(task))
 
     def apply(self, number: int, act: Act) -> None:
         """Make the call that this act stands for."""
@@ -81,6 +82,8 @@ class Acts:
         self.roster.enrol(head["device"], _member(head["member"]))
 
     def _start(self, head: dict[str, Any], body: bytes) -> None:
+        for device in head.get("forget", []):
+            self.desk.server.transfer.forget(device)
         self._opened(self.desk.start(self._at(head), head["devices"]))
 
     def _fetch(self, head: dict[str, Any], body: bytes) -> None:
@@ -91,12 +94,12 @@ class Acts:
     def _sending(self, head: dict[str, Any], body: bytes) -> None:
         """Only a script knows of this moment: a simulation counts the bytes of an upload that is under way."""
         self._at(head)
-        self.desk.sending(head["task"], self.report(head["task"], body))
+        self.desk.sending(head["task"], self.report(head["task"], body), self._part(body))
 
     def _upload(self, head: dict[str, Any], body: bytes) -> None:
         task = head["task"]
         device, report = self.desk.server.ledger[task].task.device, self.report(task, body)
-        decision = self.desk.receive(self._at(head), task, device, report)
+        decision = self.desk.receive(self._at(head), task, device, report, self._part(body))
         self._closed(task, device)
         version = self.desk.server.model.version
         self.outcomes[device] = Outcome(task, decision.verdict.value, decision.staleness, version)
@@ -114,6 +117,15 @@ class Acts:
     def _flush(self, head: dict[str, Any], body: bytes) -> None:
         self.desk.flush(self._at(head))
         self.flushed = True
+
+    def _known(self, task: int) -> list[Reference | None]:
+        """What a report's model may be told from: what its device was sent for this task."""
+        server, entry = self.desk.server, self.desk.server.ledger[task]
+        return [server.transfer.reference(model) for model in (entry.last, entry.task.model)]
+
+    def _part(self, body: bytes) -> float:
+        """Of a whole model's bytes, what the model in a report took."""
+        return self.desk.server.transfer.part if wire.is_halved(body) else 1.0
 
     def _at(self, head: dict[str, Any]) -> float:
         self.now = float(head["time"])

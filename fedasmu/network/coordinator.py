@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedasmu.deployment import NetworkSettings
+from fedasmu.displacement import Reference
 from fedasmu.events import Verdict
 from fedasmu.network.acts import Acts, Outcome, plain
 from fedasmu.network.leases import Leases
@@ -44,7 +45,7 @@ class Coordinator:
         self.acts, self.plan = acts, plan
         self.desk, self.server = acts.desk, acts.desk.server
         self.leases = Leases(plan.settings, rounds=not self.server.schedule.timed)
-        self.present: set[int] = set()  # devices with an open poll
+        self.present: dict[int, str] = {}  # devices with an open poll, and the label of the model that each holds
         self.draining = False  # no new tasks: the server is about to stop
         self.presence = Presence(max(plan.settings.lease, 2 * plan.settings.poll))
         self._next = 0.0  # when devices may start, at the earliest
@@ -76,18 +77,18 @@ class Coordinator:
         if self.acts.roster[device] != member:
             self.acts.do("seat", now, device=device, member=plain(member))
 
-    def arrive(self, device: int, now: float) -> Task | None:
+    def arrive(self, device: int, now: float, holds: str = "") -> Task | None:
         """A poll opens: its open task at once, if it has one; else the device is present."""
         self.presence.sign(device, now)
         if (number := self.acts.tasks.get(device)) is None:
-            self.present.add(device)
+            self.present[device] = holds
             return None
         self._count(number, now)
         self.leases.renew(number, now)
         return self.server.ledger[number].task
 
     def leave(self, device: int) -> None:
-        self.present.discard(device)
+        self.present.pop(device, None)
 
     def advance(self, now: float) -> list[Task]:
         """Give up what is overdue, then start devices where there is room. The tasks that are now to be handed out."""
@@ -100,9 +101,11 @@ class Coordinator:
         return self.start(devices, now) if devices else []
 
     def start(self, devices: list[int], now: float) -> list[Task]:
-        """Start these devices."""
-        self.acts.do("start", now, devices=devices)
-        self.present -= set(devices)
+        """Start these devices. Those that have said to hold another model than the server knows of get a whole one."""
+        told = {device: self.present.pop(device) for device in devices if device in self.present}
+        without = [device for device, holds in told.items() if self.server.transfer.label(device) != holds]
+        forget: dict[str, Any] = {"forget": without} if without else {}
+        self.acts.do("start", now, devices=devices, **forget)
         tasks = [self.server.ledger[self.acts.tasks[device]].task for device in devices]
         for task in tasks:
             self.leases.grant(task.id, task.device, now)
@@ -113,6 +116,16 @@ class Coordinator:
         waiting = self.present and not self.finished and self._vacancies()
         start = self._next if self._gather is None else self._gather
         return min(self.leases.due(), start if waiting else math.inf, self.plan.time)
+
+    def known(self, device: int, label: str) -> Reference | None:
+        """What a device with an open task has, if this is its label: from before the task, or of the task."""
+        transfer, task = self.server.transfer, self.acts.tasks[device]
+        if not label:
+            return None
+        if label == transfer.label(device):
+            return transfer.held(device)
+        base = transfer.reference(self.server.ledger[task].task.model)
+        return base if base is not None and base.label == label else None
 
     def fresh(self, device: int, task: int, ask: int, now: float) -> Model | None:
         """A task's `ask`-th request for a fresh model. A repeat gets the same answer and changes nothing."""

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from torch import nn
 
+from fedasmu.displacement import Reference
 from fedasmu.errors import DeviceError, Refused, UserError
 from fedasmu.network import wire
 from fedasmu.network.beats import Beats
 from fedasmu.network.client import Client, Stopped
-from fedasmu.network.connection import Ended
+from fedasmu.network.connection import Ended, Reply
 from fedasmu.network.drawer import Drawer, Parcel
 from fedasmu.network.keys import Invite
 from fedasmu.network.membership import Abandoned, Membership
@@ -27,6 +28,7 @@ from fedasmu.network.own import Own, Source
 from fedasmu.process import one_thread
 from fedasmu.protocol import Fetch, Model, Report, Task
 from fedasmu.session import Work, samples
+from fedasmu.transfer import label
 
 FAILURES = 3  # tasks in a row, before a device gives up
 NEXT_RUN = 30.0  # seconds between two looks whether there is one
@@ -64,6 +66,8 @@ class Device:
         self._invite = given
         self._failures = 0
         self._over = False  # and it was said
+        self._last: tuple[int, Model] | None = None  # the last task, and the last model that was sent for it
+        self._held: Reference | None = None  # of the last delivered task: what the server may tell the next one from
         self.tasks = 0  # delivered
 
     def run(self, stay: bool = False) -> None:
@@ -101,6 +105,7 @@ class Device:
     def join(self) -> None:
         """Enrol if that is due, open a visit, and send what was not acknowledged before."""
         self.membership.begin(self._invite, self._name, self._new_key)
+        self._held = None  # it may be another run
         self._new_key = False
         self._deliver_parcel()
 
@@ -110,18 +115,29 @@ class Device:
             self.stopping.wait(5.0)
             return False
         self.membership.renew()
-        poll = self.membership.poll
+        poll, held = self.membership.poll, self._held
+        target = f"/v1/task?wait={poll:g}" + (f"&holds={held.label}" if held else "")
         with Beats(self.client, self.membership.beat) as beats:
-            download = partial(self.client.download, "GET", f"/v1/task?wait={poll:g}", wait=poll, heard=beats.heard)
+            download = partial(self.client.download, "GET", target, wait=poll, heard=beats.heard)
             reply = self.membership.ask(download)
             if reply.status != 200:
                 self.stopping.wait(reply.pause)
                 return False
-            task = self.membership.read(wire.read_task, reply)
-            if not self._done(task, beats.lost):
+            task = self._read_task(reply, held)
+            if task is None or not self._done(task, beats.lost):
                 return False
         self._failures = 0
         return self._deliver_parcel()
+
+    def _read_task(self, reply: Reply, held: Reference | None) -> Task | None:
+        """None: the server tells its model from another one than this device holds. The whole is asked for then."""
+        try:
+            return self.membership.read(wire.read_task, reply, held)
+        except UserError:
+            if held is None:
+                raise
+            self._held = None
+            return None
 
     def _done(self, task: Task, lost: threading.Event) -> bool:
         """Whether the task's report is in the outbox."""
@@ -143,7 +159,7 @@ class Device:
         """The session, with this device in the place of the virtual clock."""
         equipment = self.membership.equipment
         memory = self.drawer.memory()
-        polls = iter(range(1 << 30))
+        polls, given = iter(range(1 << 30)), task.model
 
         def wanted() -> bool:
             question = self.membership.request("POST", f"/v1/tasks/{task.id}/beat?poll={next(polls)}")
@@ -157,18 +173,22 @@ class Device:
             if lost.is_set():
                 raise Abandoned
             if isinstance(step, Fetch):
-                step = work.reply(self._fresh(task, work.fetches - 1))
+                fresh = self._fresh(task, work.fetches - 1)
+                given, step = fresh or given, work.reply(fresh)
             else:
                 began = time.monotonic()
                 reply = equipment.trainer.perform(step, 0, task.seed)
                 self.stopping.wait(began + self._rate * samples(step, equipment.work) - time.monotonic())
                 step = work.reply(reply)
-        self.drawer.post(Parcel(task.id, wire.report_frame(step, equipment.attachments), memory))
+        self._last = task.id, given
+        last = equipment.reference(given, str(given.version))
+        self.drawer.post(Parcel(task.id, wire.report_frame(step, equipment.attachments, last), memory))
 
     def _fresh(self, task: Task, ask: int) -> Model | None:
         target = f"/v1/tasks/{task.id}/fresh?ask={ask}"
         reply = self.membership.of_task(lambda: self.client.download("POST", target))
-        return None if reply.status == 204 else self.membership.read(wire.read_model, reply)
+        base = self.membership.equipment.reference(task.model, str(task.model.version))
+        return None if reply.status == 204 else self.membership.read(wire.read_model, reply, base)
 
     def _deliver_parcel(self) -> bool:
         """Send what is in the outbox until the server has said what became of it."""
@@ -182,9 +202,17 @@ class Device:
             outcome = {}
         verdict = outcome.get("verdict")
         self.drawer.settle(parcel, keep=verdict in ("accepted", "stale"))
-        self.tasks += verdict is not None
+        if verdict is not None:
+            self.tasks += 1
+            self._held = self._held_after(parcel.task)
         self.say(f"task {parcel.task}: {verdict or 'given up by the server'}")
         return verdict is not None
+
+    def _held_after(self, task: int) -> Reference | None:
+        """What both sides have now that this task is delivered; None after one of an earlier process."""
+        if self._last is None or self._last[0] != task:
+            return None
+        return self.membership.equipment.reference(self._last[1], label(*self._last))
 
     def _fail(self, task: Task, trace: str) -> None:
         self._failures += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedasmu.network import wire
 from fedasmu.network.connection import Cut, Reply
+from fedasmu.network.halves import LABEL
 
 PASSING = (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS)  # the rest will be there all the same
 
@@ -31,7 +32,11 @@ class Download:
         version, digest = fields.get("version"), fields.get("sha256")
         if not isinstance(version, int) or not isinstance(digest, str) or fields.get("tensors"):
             return None  # tensors that follow the model are no part of it
-        return f"/v1/models/{version}", {"Range": f"bytes={begun}-", "If-Range": f'"{digest}"'}
+        label = fields.get("from")
+        if label is not None and not (isinstance(label, str) and LABEL.fullmatch(label)):
+            return None
+        target = f"/v1/models/{version}" + (f"?from={label}" if label else "")
+        return target, {"Range": f"bytes={begun}-", "If-Range": f'"{digest}"'}
 
     def settled(self, reply: Reply) -> Reply | None:
         """The whole frame, or what stands in its way. None: there is no such rest, so from the beginning."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from fedasmu.displacement import Reference
 from fedasmu.errors import UserError
 from fedasmu.network import vocabulary, wire
 from fedasmu.network.client import Client
@@ -114,10 +115,12 @@ class Membership:
     def request(self, method: str, target: str, body: bytes = b"") -> Callable[[], Reply]:
         return lambda: self.client.request(method, target, body)
 
-    def read(self, read: Callable[[bytes, int], Read], reply: Reply) -> Read:
+    def read(
+        self, read: Callable[[bytes, int, Reference | None], Read], reply: Reply, known: Reference | None = None
+    ) -> Read:
         """A frame of the server's, which is believed no more than it believes us."""
         try:
-            return read(reply.body, self.equipment.layout.size)
+            return read(reply.body, self.equipment.layout.size, known)
         except wire.Malformed as error:
             raise UserError(f"{self.client.url}: what the server sends is no model for this device: {error}") from None
 

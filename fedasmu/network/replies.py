@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from fedasmu.network import failpoint
 from fedasmu.network.door import Problem
+from fedasmu.network.halves import LABEL
 from fedasmu.network.ledger import Ledger
 
 CODE = "fedasmu.code"  # in the scope of a request that was refused: why
@@ -49,6 +50,12 @@ def offset_of(request: Request) -> int:
     if not re.fullmatch(r"\d{1,15}", given, re.ASCII):
         raise Problem(400, "offset", "Upload-Offset must be a number of bytes")
     return int(given)
+
+
+def label_of(request: Request, name: str) -> str:
+    """A label of a model in the query; empty: there is none that could be one."""
+    label = request.query_params.get(name, "")
+    return label if LABEL.fullmatch(label) else ""
 
 
 def address_of(request: Request) -> str:

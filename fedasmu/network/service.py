@@ -22,7 +22,19 @@ from fedasmu.network.door import Problem, Signed, body
 from fedasmu.network.ledger import DiskFull
 from fedasmu.network.polls import Polls
 from fedasmu.network.reception import Reception
-from fedasmu.network.replies import broken, full, gone, left, offset_of, range_of, refused, seconds_of, task_of, told
+from fedasmu.network.replies import (
+    broken,
+    full,
+    gone,
+    label_of,
+    left,
+    offset_of,
+    range_of,
+    refused,
+    seconds_of,
+    task_of,
+    told,
+)
 from fedasmu.network.script import Free, Script
 from fedasmu.network.transfers import TRANSFERS, Parts, Transfers
 
@@ -44,7 +56,8 @@ class Service:
         self.woken = asyncio.Event()
         self.order: Free | Script = Free()
         self.polls = Polls(self.woken.set)
-        self.lengths = wire.report_lengths(len(self.coordinator.server.model.vector), self.coordinator.acts.attachments)
+        server, attachments = self.coordinator.server, self.coordinator.acts.attachments
+        self.lengths = wire.report_lengths(len(server.model.vector), attachments, server.transfer.part)
         self._transfers = Transfers()
         self._parts = Parts(TRANSFERS if self.lengths.stop > LARGE else 0)
         routes = [
@@ -67,13 +80,14 @@ class Service:
     async def task(self, request: Request, signed: Signed) -> Response:
         """A long poll: the device's task, as soon as there is one."""
         device, coordinator = signed.device, self.coordinator
-        if coordinator.arrive(device, self.clock()) is None and not self.polls.full:
+        holds = label_of(request, "holds")
+        if coordinator.arrive(device, self.clock(), holds) is None and not self.polls.full:
             await self.polls.wait(request, device, seconds_of(request, coordinator.plan.settings.poll))
         coordinator.leave(device)
         self._check_over(device)
         number = coordinator.acts.tasks.get(device)
         if number is not None:
-            frame = wire.task_frame(coordinator.server.ledger[number].task)
+            frame = wire.task_frame(coordinator.server.ledger[number].task, coordinator.known(device, holds))
             return await self._told(Response(frame, media_type=FRAME))
         rest = max(coordinator.leases.rests(device, self.clock()), 5.0 * coordinator.draining)
         pause = self.polls.pause(len(self.door.seats), rest)
@@ -94,16 +108,19 @@ class Service:
         asks = self.coordinator.acts.asks
         turn = await self.order.turn("fetch", task, lambda: int(ask) < asks.get(task, 0))
         model = self.coordinator.fresh(signed.device, task, int(ask), self.clock())
+        base = self.coordinator.server.ledger[task].task.model  # before the next act, which may be its loss
         self.order.done(turn)
         if model is None:
             return await self._told(Response(status_code=204))
-        return await self._told(Response(wire.model_frame(model), media_type=FRAME))
+        frame = wire.model_frame(model, self.coordinator.server.transfer.reference(base))
+        return await self._told(Response(frame, media_type=FRAME))
 
     async def model(self, request: Request, signed: Signed) -> Response:
         """A model that the device was sent for its task, from the byte on where the sending broke off."""
         version, first = int(request.path_params["version"]), range_of(request)
         model = self.coordinator.again(signed.device, version, first, self.clock())
-        data, mark = wire.raw(model.vector), f'"{wire.digest(model.vector)}"'
+        reference = self.coordinator.known(signed.device, label_of(request, "from"))
+        data, mark = wire.body(model.vector, reference), f'"{wire.digest(model.vector)}"'
         headers = {"ETag": mark, "Accept-Ranges": "bytes"}
         if not first or request.headers.get("if-range", mark) != mark:
             return await self._told(Response(data, headers=headers, media_type=FRAME))

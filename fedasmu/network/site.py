@@ -39,6 +39,7 @@ def terms(world: World) -> Terms:
         shift=None if shift is None else shift.tolist(),
         on_devices=config.evaluate.on_devices,
         held_seed=held_seed(config.seed) if config.evaluate.on_devices else 0,
+        precision=config.transfer.precision,
         text=_text(world),
         layout=layout_digest(world.layout),
     )

@@ -42,6 +42,7 @@ class Terms(BaseModel):
     shift: list[float] | None = None
     on_devices: float = Field(0.0, ge=0, lt=1)  # share of its examples that a device holds out, to measure on
     held_seed: int = Field(0, ge=0, lt=1 << 64)  # of which ones these are
+    precision: Literal["float32", "float16"] = "float32"  # of models on their way
     text: Text | None = None
     layout: str  # digest of the names and shapes in a model
 

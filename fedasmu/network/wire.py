@@ -2,7 +2,7 @@
 
 A frame is b"FAS1", the length of its head, the head as JSON, then tensors as raw little-endian bytes and nothing more.
 A task's head lists its tensors. A report's does not: the server knows which tensors it wants, so that for every head
-there is exactly one valid length.
+there is exactly one valid length. A model may be a displacement from one that is known to both: `halves.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedasmu.network import WIRE, bounds
+from fedasmu.displacement import Reference
+from fedasmu.network import WIRE, bounds, halves
 from fedasmu.network.bounds import Malformed as Malformed
 from fedasmu.protocol import Evaluated, Model, Report, Task
 
@@ -75,8 +76,9 @@ def digest(vector: Tensor) -> str:
     return sha256(raw(vector)).hexdigest()
 
 
-def task_frame(task: Task) -> bytes:
-    """Server -> device. The model comes first, then the tensors of the note."""
+def task_frame(task: Task, held: Reference | None = None) -> bytes:
+    """Server -> device, which holds a model or not. The task's comes first, then the tensors of the note."""
+    told, model = halves.exact(task.model.vector, held)
     tensors = {name: value for name, value in task.note.items() if isinstance(value, Tensor)}
     fields = {
         "id": task.id,
@@ -88,16 +90,18 @@ def task_frame(task: Task) -> bytes:
         "share": task.share,
         "note": {name: value for name, value in task.note.items() if name not in tensors},
         "tensors": [[name, NAME_OF[value.dtype], list(value.shape)] for name, value in tensors.items()],
+        **told,
     }
-    return frame(fields, [task.model.vector, *tensors.values()])
+    return frame(fields, [*model, *tensors.values()])
 
 
-def read_task(data: bytes | bytearray | memoryview, size: int) -> Task:
-    """What a device makes of a task's frame, when a model has `size` elements."""
+def read_task(data: bytes | bytearray | memoryview, size: int, held: Reference | None = None) -> Task:
+    """What a device makes of a task's frame, when a model has `size` elements, and it holds one."""
     fields, rest = head(data)
+    model = halves.Announced(fields, size, [held])
     bounds.keys(fields, {"id", "device", "version", "sha256", "lr", "seed", "share", "note", "tensors"})
     shapes = _shapes(fields["tensors"], size)
-    vector, *others = _tensors(rest, [(torch.float32, (size,)), *shapes.values()])
+    vector, others = _tensors(rest, model, shapes.values())
     if digest(vector) != fields["sha256"]:
         raise Malformed("the model's digest is another")
     note = bounds.note(fields["note"]) | dict(zip(shapes, others, strict=True))
@@ -112,21 +116,28 @@ def read_task(data: bytes | bytearray | memoryview, size: int) -> Task:
     )
 
 
-def model_frame(model: Model) -> bytes:
-    return frame({"version": model.version, "sha256": digest(model.vector)}, [model.vector])
+def model_frame(model: Model, base: Reference | None = None) -> bytes:
+    told, tensors = halves.exact(model.vector, base)
+    return frame({"version": model.version, "sha256": digest(model.vector), **told}, tensors)
 
 
-def read_model(data: bytes | bytearray | memoryview, size: int) -> Model:
+def read_model(data: bytes | bytearray | memoryview, size: int, base: Reference | None = None) -> Model:
     fields, rest = head(data)
+    model = halves.Announced(fields, size, [base])
     bounds.keys(fields, {"version", "sha256"})
-    (vector,) = _tensors(rest, [(torch.float32, (size,))])
+    vector, _ = _tensors(rest, model)
     if digest(vector) != fields["sha256"]:
         raise Malformed("the model's digest is another")
     return Model(bounds.whole(fields["version"]), vector)
 
 
-def report_frame(report: Report, attachments: Shapes) -> bytes:
-    """Device -> server. The number of examples is not sent: the server knows it.
+def body(vector: Tensor, reference: Reference | None = None) -> bytes:
+    """A model as it stands in a frame."""
+    return b"".join(map(raw, halves.exact(vector, reference)[1]))
+
+
+def report_frame(report: Report, attachments: Shapes, last: Reference | None = None) -> bytes:
+    """Device -> server. The number of examples is not sent: the server knows it. `last` is what it was sent last.
 
     A note that is not finite cannot be sent. It makes the report one that the server is to refuse, as its loss says.
     """
@@ -136,31 +147,43 @@ def report_frame(report: Report, attachments: Shapes) -> bytes:
     fields: dict[str, Any] = {"loss": _told(loss), "note": plain if sound else {}}
     if (measured := report.measured) is not None:
         fields["measured"] = [_told(measured.loss), round(measured.score * measured.examples)]
-    return frame(fields, [report.vector, *(report.note[name] for name in sorted(attachments))])
+    told, model = halves.rounded(report.vector, last)
+    return frame(fields | told, [*model, *(report.note[name] for name in sorted(attachments))])
 
 
 def read_report(
-    data: bytes | bytearray | memoryview, size: int, attachments: Shapes, examples: int, held: int = 0
+    data: bytes | bytearray | memoryview,
+    size: int,
+    attachments: Shapes,
+    examples: int,
+    held: int = 0,
+    known: halves.Known = (),
 ) -> Report:
     """What the server makes of a report's frame: every length and every number in it is bounded.
 
     A device that holds out some examples must tell what it measured on them, and nobody else may.
     """
     fields, rest = head(data)
+    model = halves.Announced(fields, size, known)
     bounds.keys(fields, {"loss", "note"} | ({"measured"} if held else set()))
     note = bounds.note(fields["note"])
     if set(note) & set(attachments):
         raise Malformed("a name stands for two things")
     names = sorted(attachments)
-    vector, *others = _tensors(rest, [(torch.float32, (size,)), *(attachments[name] for name in names)])
+    vector, others = _tensors(rest, model, (attachments[name] for name in names))
     measured = _measured(fields["measured"], held) if held else None
     return Report(vector, examples, _loss(fields["loss"]), note | dict(zip(names, others, strict=True)), measured)
 
 
-def report_lengths(size: int, attachments: Shapes) -> range:
-    """How long a report's frame may be, whatever its head."""
-    tensors = 4 * size + sum(dtype.itemsize * math.prod(shape) for dtype, shape in attachments.values())
-    return range(PREFIX.size + 2 + tensors, PREFIX.size + HEAD + tensors + 1)
+def is_halved(data: bytes | bytearray | memoryview) -> bool:
+    """Whether the model in this frame is a displacement."""
+    return "exponent" in head(data)[0]
+
+
+def report_lengths(size: int, attachments: Shapes, part: float = 1.0) -> range:
+    """How long a report's frame may be, whatever its head, where a model may take this part of its bytes."""
+    others = sum(dtype.itemsize * math.prod(shape) for dtype, shape in attachments.values())
+    return range(PREFIX.size + 2 + round(part * 4 * size) + others, PREFIX.size + HEAD + 4 * size + others + 1)
 
 
 def raw(tensor: Tensor) -> bytes:
@@ -168,7 +191,11 @@ def raw(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().numpy().astype(DTYPES[NAME_OF[tensor.dtype]][1], copy=False).tobytes()
 
 
-def _tensors(rest: memoryview, wanted: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> list[Tensor]:
+def _tensors(
+    rest: memoryview, model: halves.Announced, others: Iterable[tuple[torch.dtype, tuple[int, ...]]] = ()
+) -> tuple[Tensor, list[Tensor]]:
+    """The model, and the tensors that follow it."""
+    wanted, first = [*model.shapes, *others], len(model.shapes)
     if len(rest) != sum(dtype.itemsize * math.prod(shape) for dtype, shape in wanted):
         raise Malformed("the tensors have another length than they must have")
     found: list[Tensor] = []
@@ -179,7 +206,7 @@ def _tensors(rest: memoryview, wanted: Sequence[tuple[torch.dtype, tuple[int, ..
             raise Malformed("a truth value is neither 0 nor 1")
         found.append(torch.from_numpy(array.astype(array.dtype.newbyteorder("="))).to(dtype).view(shape))
         rest = rest[length:]
-    return found
+    return model.vector(found[:first]), found[first:]
 
 
 def _shapes(table: Any, size: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

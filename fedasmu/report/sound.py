@@ -46,6 +46,7 @@ class Summary(Strict):
     mean_staleness: Amount
     bytes_down: Amount
     bytes_up: Amount
+    bytes_fresh: Amount = 0.0
     wall_seconds: Amount
 
 

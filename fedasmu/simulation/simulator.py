@@ -137,9 +137,9 @@ class Simulator:
 
     def _begin_task(self, task: Task) -> None:
         device = self._open(task)
-        profile, load, size = self.fleet.profiles[task.device], device.load, self.desk.size(task)
-        arrival = profile.download(size)
-        nominal = arrival + self._seconds(device, load.samples(range(load.steps))) + profile.upload(size)
+        profile, load, desk = self.fleet.profiles[task.device], device.load, self.desk
+        arrival, upload = profile.download(desk.task_size(task)), desk.size(task, desk.server.transfer.part)
+        nominal = arrival + self._seconds(device, load.samples(range(load.steps))) + profile.upload(upload)
         if (death := self.fleet.death(task.id, task.device, self.now, nominal)) < math.inf:
             self.clock.schedule(death, Kind.LOST, task.id)
         self._see_to(device, device.work.begin(), delay=arrival)
@@ -156,8 +156,8 @@ class Simulator:
         now, task = self.now + delay, device.task
         profile = self.fleet.profiles[task.device]
         if isinstance(step, Report):
-            device.report = step
-            size = self.desk.sending(task.id, step)
+            device.report, part = self.desk.server.arriving(task.id, step)
+            size = self.desk.sending(task.id, device.report, part)
             self.clock.schedule(now + profile.upload(size), Kind.ARRIVE, task.id)
         elif isinstance(step, Fetch):
             self.clock.schedule(now + profile.latency, Kind.ASK, task.id)
@@ -176,7 +176,7 @@ class Simulator:
     def _ask(self, device: Device) -> None:
         task = device.task
         device.answer = self.desk.fetch(self.now, task.id, task.device)
-        size = 0 if device.answer is None else self.desk.model_bytes
+        size = 0 if device.answer is None else self.desk.fresh_size(task.id)
         self.clock.schedule(self.now + self.fleet.profiles[task.device].download(size), Kind.ANSWER, task.id)
 
     def _arrive(self, device: Device) -> None:
@@ -232,7 +232,7 @@ class Simulator:
 
         step = device.work.replay(replies, polls, entry.fresh, perform)
         if isinstance(step, Report):
-            device.report = step
+            device.report, _ = self.desk.server.arriving(task, step)
         elif isinstance(step, Fetch):
             device.answer = entry.fresh if device.work.fetches == 1 else None
         else:

@@ -101,14 +101,14 @@ def _noted(event: Delivered) -> dict[str, Any]:
 
 
 def _derive_moments(rows: list[dict[str, Any]], fleet: list[Profile], result: Result, until: float) -> None:
-    whole, down, up = _bytes(rows, result)
+    fresh_bytes, down, up = _bytes(rows, result)
     for row in rows:
         device, start = fleet[row["device"]], row["start"]
         end = row.get("ended", until)
         received = min(start + device.download(down), end)
         row |= {"down": received - start, "end": end - start}
         if "asked" in row:
-            fresh = 0.0 if row["fresh"] is None else whole
+            fresh = 0.0 if row["fresh"] is None else fresh_bytes
             row["ask"] = max(row["asked"] - device.latency, received) - start
             row["answer"] = min(row["asked"] + device.download(fresh), end) - start
         if row.get("outcome", "lost") != "lost":
@@ -116,12 +116,11 @@ def _derive_moments(rows: list[dict[str, Any]], fleet: list[Profile], result: Re
 
 
 def _bytes(rows: list[dict[str, Any]], result: Result) -> tuple[float, float, float]:
-    """The model's, and what an average task downloads and uploads: less where a method sends parts of the model."""
-    summary = result.summary
+    """A fresh model's, and what an average task downloads and uploads: less where parts of the model are sent."""
+    summary, asked = result.summary, sum(row.get("fresh") is not None for row in rows)
     up = summary["bytes_up"] / max(summary["uploads"], 1)
-    whole = result.model_bytes if (result.directory / "model.safetensors").is_file() else up
-    fresh = whole * sum(row.get("fresh") is not None for row in rows)
-    return whole, max(summary["bytes_down"] - fresh, 0.0) / max(len(rows), 1), up
+    fresh = result.fresh_bytes / max(asked, 1) if (result.directory / "model.safetensors").is_file() else up
+    return fresh, max(summary["bytes_down"] - asked * fresh, 0.0) / max(len(rows), 1), up
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Column]:
