@@ -126,11 +126,12 @@ class Client:
 
     def upload(self, target: str, body: bytes) -> Reply:
         """The same for a report. Where it is large, the server is asked what it has, and is sent the rest."""
-        digest = content_digest(body)
+        digest, asking = content_digest(body), len(body) > LARGE
 
         def attempt() -> Reply:
-            held = 0
-            if len(body) > LARGE:
+            nonlocal asking
+            held, asks, asking = 0, asking, True  # also of a short one that was refused while it was being sent
+            if asks:
                 known = self._signed("GET", target, b"", 0.0, digest=digest)
                 found = known.table.get("held")
                 if known.status != HTTPStatus.OK or found is None:  # settled before, or there is something to do first

@@ -56,6 +56,19 @@ def test_a_run_ends_though_no_connection_lasts_for_an_upload(tmp_path: Path) -> 
     assert (summary["uploads"], summary["lost"], summary["refused"]) == (2, 0, 0)
 
 
+def test_a_device_whose_visit_is_over_hears_of_it_though_no_connection_lasts_for_an_upload(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal comes while it still sends, on a connection that is then cut: it must not begin again for ever."""
+    monkeypatch.setattr(clients, "LARGE", 1 << 30)
+    sender = Sender(federation, tmp_path, 2)
+    with cutting(federation.folder.port, after=150_000, upward=True) as proxy:
+        client = Client(f"https://{HOST}:{proxy.port}", sender.client.key, [federation.folder.pin()])
+        client.run, client.device, client.visit = sender.client.run, sender.client.device, "0" * 32
+        client.patience = 60.0
+        assert client.upload(sender.target, sender.body).status == 401
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     running = Federation(
