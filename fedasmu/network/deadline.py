@@ -1,7 +1,8 @@
 """HTTP with deadlines: no peer holds a connection by being slow. uvicorn's protocol has no timeouts of its own.
 
-A request's head must be there 10 s after its first byte, its body 10 s later plus a second for each 16 kB, and a reply
-must be read as fast. A head has at most 32 kB, and a body no more than the largest that anybody may send.
+A connection's first head must be there 10 s after it was accepted, each later one 10 s after its first byte, a body
+10 s later plus a second for each 16 kB, and a reply must be read as fast. A head has at most 32 kB, and a body no more
+than the largest that anybody may send.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ DEVICE = "fedasmu.device"  # the application puts this into a request's scope on
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    seconds: float = 10.0  # for a handshake, for a head, and for what comes next
+    seconds: float = 10.0  # for a handshake and a first head together, for each later head, and for what comes next
+    least: float = 2.0  # for a first head, however long the handshake took
     rate: float = 16_384.0  # bytes a second, of bodies and replies
     idle: float = 30.0  # between two requests of a device; others get `seconds`
     head: int = 32_768  # bytes
@@ -27,9 +29,10 @@ class Patience:
 class Deadlined(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, patience: Patience, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.patience = patience
+    def __init__(self, patience: Patience, accepted: float | None = None, **options: Any) -> None:
+        """Accepted at this time of the event loop: what the handshake took is of the first request's time."""
+        super().__init__(**options)
+        self.patience, self._accepted = patience, accepted
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of the head so far
@@ -85,6 +88,7 @@ class Deadlined(HttpToolsProtocol):
         self.timeout_keep_alive = self.patience.idle if known else self.patience.seconds  # type: ignore[assignment]
         if self._in_body and not known:  # a stranger was answered: the rest of the body is not worth waiting for
             self._expect(0)
+        self._accepted = None
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -105,5 +109,7 @@ class Deadlined(HttpToolsProtocol):
         """The next so many bytes, or the connection is cut."""
         if self._reading is not None:
             self._reading.cancel()
-        seconds = self.patience.seconds + length / self.patience.rate
-        self._reading = self.loop.call_later(seconds, self.transport.abort)
+        seconds = self.patience.seconds
+        if self._accepted is not None:
+            seconds = max(seconds - (self.loop.time() - self._accepted), self.patience.least)
+        self._reading = self.loop.call_later(seconds + length / self.patience.rate, self.transport.abort)

@@ -138,13 +138,14 @@ class Listener:
 
     async def _welcome(self, connection: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
+        accepted = loop.time()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls: dict[str, Any] = {}
         if self.context is not None:  # a peer that does not say goodbye is not waited for
             tls = {"ssl_handshake_timeout": self.patience.seconds, "ssl_shutdown_timeout": 1.0}
         try:
             await loop.connect_accepted_socket(
-                lambda: _Counted(self, address), sock=connection, ssl=self.context, **tls
+                lambda: _Counted(self, address, accepted), sock=connection, ssl=self.context, **tls
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError):
             connection.close()
@@ -159,8 +160,9 @@ class Listener:
 class _Counted(Deadlined):
     """A connection that tells the gate when it ends. Behind a failed handshake it never began."""
 
-    def __init__(self, listener: Listener, address: str) -> None:
-        super().__init__(listener.patience, config=listener.config, server_state=listener.state, app_state={})
+    def __init__(self, listener: Listener, address: str, accepted: float) -> None:
+        options = {"config": listener.config, "server_state": listener.state, "app_state": {}}
+        super().__init__(listener.patience, accepted, **options)
         self._listener, self._address, self._made = listener, address, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

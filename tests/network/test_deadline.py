@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from fedasmu.errors import UserError
-from fedasmu.network.deadline import DEVICE, Patience
+from fedasmu.network.deadline import DEVICE, Deadlined, Patience
 from fedasmu.network.listener import TLS_BUFFER, Bucket, Gate, bound
 from helpers.served import HOST, Served, eventually, served, trusting
 
-SHORT = Patience(seconds=0.4, rate=1e6, idle=0.8, head=4096, body=400_000)
+SHORT = Patience(seconds=0.4, least=0.4, rate=1e6, idle=0.8, head=4096, body=400_000)
 LONG = 30.0  # what a test waits for a cut that should come in a fraction of a second
 
 
@@ -87,6 +87,24 @@ def test_a_trickled_head_is_cut(server: Served, piece: bytes) -> None:
     if piece == b"a":
         connection.sendall(b"GET /count HTTP/1.1\r\nx: ")
     assert trickle_is_cut(connection, piece)
+
+
+def test_the_time_of_a_handshake_is_of_the_first_heads(tmp_path: Path) -> None:
+    """Who takes long to shake hands has no second helping: with these values it could stay for an hour otherwise."""
+    slow = Patience(seconds=3600.0, least=0.4)
+    with served(application, tmp_path, slow) as server:
+        loop_time = server.ask(server.loop.time)
+        connection = secure(server)
+        server.ask(lambda: _as_if_accepted(server, loop_time - 3600.0))
+        connection.sendall(b"G")  # the first byte of a head, of which no more comes
+        assert is_cut(connection)
+
+
+def _as_if_accepted(server: Served, time: float) -> None:
+    for connection in server.listener.state.connections:
+        assert isinstance(connection, Deadlined)
+        connection._accepted = time
+        connection._expect(0)
 
 
 def test_an_endless_head_is_cut(server: Served) -> None:
