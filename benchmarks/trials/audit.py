@@ -28,7 +28,7 @@ def audit(out: Path, acknowledged: Iterable[int]) -> dict[str, Any]:
     written = Counter(act.head["task"] for act in acts_of(out) if act.kind == "upload")
     told = list(acknowledged)
     command = [sys.executable, str(Path(__file__).parent.parent / "network.py"), "digests", str(out)]
-    kept, replayed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    kept, replayed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return {
         "acknowledged": len(told),
         "missing": sum(written[task] == 0 for task in told),

@@ -17,7 +17,7 @@ from fedasmu.network.keys import Key, encoded, enrol_text
 from fedasmu.protocol import Report, Task
 from trials.attacks import mutated
 from trials.audit import audit
-from trials.devices import EXAMPLES, fleet_of
+from trials.devices import EXAMPLES, Habits, fleet_of
 from trials.peers import Insider
 from trials.server import ServerProcess
 
@@ -54,7 +54,7 @@ def everything(args: Namespace, scratch: Path) -> dict[str, Any]:
     )
     server.start(PICKLES=str(pickles), PYTHONPATH=os.pathsep.join([str(scratch), os.environ.get("PYTHONPATH", "")]))
     folder, chance = Folder(server.out), random.Random(args.count)
-    with fleet_of(server, args.devices) as fleet:
+    with fleet_of(server, args.devices, Habits(rest=0.2)) as fleet:  # the disk is not to be full of honest uploads
         fleet.wait_for(args.devices)
         insiders = [Insider(folder, args.devices + number) for number in range(INSIDERS)]
         tasks = {insider: task for insider in insiders if (task := insider.task()) is not None}

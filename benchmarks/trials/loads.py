@@ -6,6 +6,7 @@ import asyncio
 import time
 from argparse import Namespace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedasmu.network.folder import Folder
@@ -13,7 +14,7 @@ from trials.devices import Habits, fleet_of
 from trials.pollers import Poller, pollers_of
 from trials.server import ServerProcess
 
-WARM = 0.2  # of a run: the allocator and the caches fill up
+WARM = 0.2  # of a soak: the allocator and the caches fill up
 
 
 def load(args: Namespace, scratch: Path) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def load(args: Namespace, scratch: Path) -> dict[str, Any]:
 async def _cycles(pollers: list[Poller], server: ServerProcess, uploads: int, limit: float) -> dict[str, Any]:
     opening = asyncio.Semaphore(64)
     tasks = [asyncio.create_task(poller.live(opening)) for poller in pollers]
+    samples: list[tuple[int, float]] = []  # uploads, megabytes
 
     async def reached(number: int) -> int:
         until = time.monotonic() + limit
@@ -48,12 +50,12 @@ async def _cycles(pollers: list[Poller], server: ServerProcess, uploads: int, li
             await asyncio.wait(tasks, timeout=0.25, return_when=asyncio.FIRST_COMPLETED)
             for ended in (task for task in tasks if task.done()):
                 ended.result()  # a device never ends by itself: raises what ended it
+            samples.append((done, server.memory()))
         return done
 
     first = await reached(len(pollers))  # everybody is there
     began, used = time.monotonic(), server.seconds()
-    warm, early = await reached(first + int(uploads * WARM)), server.memory()
-    done, after = await reached(first + uploads), server.memory()
+    done = await reached(first + uploads)
     seconds, used = time.monotonic() - began, server.seconds() - used
     for task in tasks:
         task.cancel()
@@ -63,8 +65,18 @@ async def _cycles(pollers: list[Poller], server: ServerProcess, uploads: int, li
         "cycles_per_second": round((done - first) / seconds, 1),
         "server_ms_per_cycle": round(used / (done - first) * 1000, 2),
         "server_cores": round(used / seconds, 2),
-        "memory_mb": round(after),
-        "growth_mb_per_10000": round((after - early) / max(done - warm, 1) * 10_000, 2),
+        "memory_mb": round(max(megabytes for _, megabytes in samples)),
+        **_growth([(number, megabytes) for number, megabytes in samples if number >= first]),
+    }
+
+
+def _growth(samples: list[tuple[int, float]]) -> dict[str, Any]:
+    """The mean of each tenth of a run, and the slope of its second half: the allocator fills up before that."""
+    tenths = [samples[len(samples) * tenth // 10 : len(samples) * (tenth + 1) // 10] for tenth in range(10)]
+    half = [(float(number), megabytes) for number, megabytes in samples[len(samples) // 2 :]]
+    return {
+        "memory_mb_by_tenths": [round(fmean(megabytes for _, megabytes in part), 1) for part in tenths if part],
+        "growth_mb_per_10000": round(1e4 * slope(half), 2),
     }
 
 

@@ -68,10 +68,10 @@ class Insider:
         """The status of the reply; 0 where the connection was cut. Signed as it should be, unless headers are given."""
         given = self.signature(method, target, body) if headers is None else headers
         message = request(method, target, body, given)
-        for _ in range(2):  # a connection that was let go is opened again
-            if self._socket is None:
-                self._socket = connected(self.port)
+        for _ in range(2):  # a connection that was let go, or never came to be, is opened again
             with contextlib.suppress(OSError):
+                if self._socket is None:
+                    self._socket = connected(self.port)
                 self._socket.sendall(message)
                 if status := status_of(self._socket):
                     return status
