@@ -125,13 +125,14 @@ class Drive:
 
     def _go_on(self) -> None:
         saved = seen = self._began
-        while self.driver.ended is None and not self.stopping.is_set():
-            self.driver.step()
+        driver, stopped, every = self.driver, self.stopping.is_set, self.world.config.checkpoint_seconds
+        while driver.ended is None and not stopped():
+            driver.step()
             now = time.monotonic()
             if now - seen > SEEN:
-                self.driver.desk.record.flush()
+                driver.desk.record.flush()
                 seen = now
-            if now - saved > self.world.config.checkpoint_seconds:
+            if now - saved > every:
                 self._save()
                 saved = time.monotonic()
         if self.stopping.is_set():

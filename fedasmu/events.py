@@ -6,11 +6,11 @@ The desk makes them and the record writes them; whoever watches a run, or reads 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
+from math import isfinite
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -143,7 +143,7 @@ def text(event: Event) -> str:
     form = _FORMS[type(event)]
     written = form.own % tuple(map(_json, form.values(event)))
     if form.noting and (notes := event.notes):  # type: ignore[union-attr]
-        written += "".join(f",{_key(key)}:{_json(value)}" for key, value in notes.items() if key not in form.names)
+        written += "".join([f",{_key(key)}:{_json(value)}" for key, value in notes.items() if key not in form.names])
     return written + "}"
 
 
@@ -151,9 +151,9 @@ def _json(value: Any) -> str:
     """As COMPACT has it, but quicker for the plain numbers that nearly all of a line is."""
     kind = type(value)
     if kind is int:
-        return str(value)
+        return int.__repr__(value)
     if kind is float or isinstance(value, float):
-        return float.__repr__(value) if math.isfinite(value) else f'"{float(value)}"'
+        return float.__repr__(value) if isfinite(value) else f'"{float(value)}"'
     if kind is list:
         return "[" + ",".join(map(_json, value)) + "]"
     if kind is Verdict:

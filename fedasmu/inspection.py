@@ -35,7 +35,7 @@ def is_sound(report: Report, current: Tensor) -> bool:
         return False
     if vector.shape != current.shape or vector.dtype != current.dtype:
         return False
-    if not isinstance(report.loss, float | int) or not abs(report.loss) <= sys.float_info.max:
+    if not isinstance(report.loss, (float, int)) or not abs(report.loss) <= sys.float_info.max:
         return False
     if not vector.numel():
         return True

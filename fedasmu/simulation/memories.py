@@ -9,6 +9,8 @@ from torch import Tensor
 from fedasmu.protocol import Memory
 from fedasmu.shelf import Shelf
 
+PLAIN = (float, int, str, bool)  # what cannot be written into
+
 
 class Memories:
     def __init__(self, shelf: Shelf) -> None:
@@ -49,7 +51,7 @@ class Memories:
 
 def _copy(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {key: _copy(value) for key, value in tree.items()}
-    if isinstance(tree, Tensor):
-        return tree.clone()
-    return [_copy(value) for value in tree] if isinstance(tree, list) else tree
+        return {key: value if type(value) in PLAIN else _copy(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [value if type(value) in PLAIN else _copy(value) for value in tree]
+    return tree.clone() if isinstance(tree, Tensor) else tree

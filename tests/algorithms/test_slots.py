@@ -34,10 +34,10 @@ def test_heuristics_are_first_middle_and_last_but_one() -> None:
 
 
 def test_actions_that_would_leave_the_slots_are_illegal() -> None:
-    assert legal(1, 5) == [1, 2]
-    assert legal(2, 5) == [0, 1, 2]
-    assert legal(4, 5) == [0, 1]
-    assert legal(1, 2) == [1]
+    assert legal(1, 5) == (1, 2)
+    assert legal(2, 5) == (0, 1, 2)
+    assert legal(4, 5) == (0, 1)
+    assert legal(1, 2) == (1,)
 
 
 def test_q_update_by_hand() -> None:

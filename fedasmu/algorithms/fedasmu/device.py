@@ -41,9 +41,10 @@ class Merging(Learner):
         cut = slot * (work.steps // units)
         first: Trained = yield Train(start, range(cut), task.lr)
         fresh: Model | None = yield Fetch()
-        vector, note = first.vector, MergeNote(gradient, slot)
-        if fresh is not None:
-            vector, outcome = yield from self._merge(vector, fresh, task, cut, memory)
+        if fresh is None:
+            vector, note = first.vector, MergeNote(gradient, slot)
+        else:
+            vector, outcome = yield from self._merge(first.vector, fresh, task, cut, memory)
             note = MergeNote(gradient, slot, cut, **outcome)
             self._learn(action, slot, outcome["reward"], units, memory)
         second: Trained = yield Train(vector, range(cut, work.steps), task.lr)

@@ -127,7 +127,8 @@ class StalenessAware(Aggregator):
             return vector, direction[:trainable].to(dtype)
         old, new = current.vector, upload.report.vector
         if old.numel() <= BLOCK:
-            return torch.lerp(old, new, weight), (new - old)[:trainable].to(dtype)
+            moved = (new - old).to(dtype)
+            return torch.lerp(old, new, weight), moved if trainable >= old.numel() else moved[:trainable]
         mixed, record = torch.empty_like(old), torch.empty_like(old, dtype=dtype)
         for vector, before, sent, moved in blocks(mixed, old, new, record):
             torch.lerp(before, sent, weight, out=vector)

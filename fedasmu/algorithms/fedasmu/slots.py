@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,10 @@ def heuristic(name: str, units: int) -> int:
     return {"first": 1, "middle": math.ceil(units / 2), "last": units - 1}[name]
 
 
-def legal(slot: int, units: int) -> list[int]:
+@lru_cache(10_000)
+def legal(slot: int, units: int) -> tuple[int, ...]:
     """The actions (by index) that keep the slot within 1 .. units - 1."""
-    return [index for index, move in enumerate(ACTIONS) if 1 <= slot + move <= units - 1]
+    return tuple(index for index, move in enumerate(ACTIONS) if 1 <= slot + move <= units - 1)
 
 
 def q_update(value: float, reward: float, best_next: float, rate: float, discount: float) -> float:
@@ -54,7 +56,7 @@ class QTable:
         if uniform(seed, "explore") >= self.epsilon:
             row = self.row(slot)
             best = max(row[action] for action in actions)
-            actions = [action for action in actions if row[action] == best]
+            actions = tuple(action for action in actions if row[action] == best)
         action = actions[derive(seed, "action") % len(actions)]
         return action, slot + ACTIONS[action]
 
