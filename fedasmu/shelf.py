@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedasmu.checkpoint import KEPT
-from fedasmu.disk import not_through_links, sync
+from fedasmu.disk import not_through_links, sync, sync_all
 from fedasmu.errors import Refused
 
 NAME = re.compile(r"\d{1,18}\.[\dx]{0,80}\.[a-z]{3,8}\d{0,3}\.[0-9a-f]{32}")  # number, shape, type, digest
@@ -100,9 +100,10 @@ class Shelf:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: names only. Taking it also removes the files that no kept checkpoint refers to."""
-        for key, name in self._files.items():
-            if name.endswith(NEW):
-                self._files[key] = self._sealed(name)
+        new = [key for key, name in self._files.items() if name.endswith(NEW)]
+        for key in new:
+            self._files[key] = self._sealed(self._files[key])
+        sync_all(self.directory, [self._files[key] for key in new])
         names = set(self._files.values())
         if names and names not in self._kept:  # it may be asked for twice in one checkpoint
             sync(self.directory)
@@ -123,9 +124,8 @@ class Shelf:
         self._kept.append(set(self._files.values()))
 
     def _sealed(self, name: str) -> str:
-        """The file's name with the digest of what is in it, and all of it on the disk."""
+        """The file's name with the digest of what is in it."""
         sealed = name.removesuffix(NEW) + _digest(self._read(name).data)
-        sync(self.directory / name)
         (self.directory / name).rename(self.directory / sealed)
         self._sums[sealed] = self._sums.pop(name)
         return sealed

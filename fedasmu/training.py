@@ -87,14 +87,23 @@ class Trainer:
         """`seed` is the task's: what is random in a command (dropout) depends on it and on the command's steps."""
         with torch.random.fork_rng(devices=[]):
             if isinstance(command, Train):
-                torch.manual_seed(derive(seed, "train", command.steps.start))
+                self._seed(derive(seed, "train", command.steps.start))
                 return self._train(command, device, seed)
             if isinstance(command, Probe):
-                torch.manual_seed(derive(seed, "train", command.step))
+                self._seed(derive(seed, "train", command.step))
                 return self._probe(command, device, seed)
         if device >= 0 and self.data.held:
             return self._evaluate(command.vector, self.data.train.subset(self.data.held[device]))
         return self._evaluate(command.vector, self._some(command.subset) if command.subset else self.data.test)
+
+    def _seed(self, seed: int) -> None:
+        """Of what dropout draws. `torch.manual_seed` sees to every kind of accelerator that there might be, and where
+        none is used that takes longer than a step of a small network.
+        """
+        if self._place.type == "cpu":
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def _some(self, count: int) -> Examples:
         """So many of the test examples: the same ones in every run, whatever its seed, so that runs can be compared."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fedasmu import checkpoint
 from fedasmu.checkpoint import KEPT
-from fedasmu.shelf import SMALL, Shelf
+from fedasmu.disk import MANY
+from fedasmu.shelf import SMALL, Shelf, check_shelves
 from fedasmu.simulation.memories import Memories
 
 
@@ -117,6 +118,19 @@ def test_only_what_a_checkpoint_refers_to_has_its_digest(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert len(name.rpartition(".")[2]) == 32
     assert torch.equal(shelf.get("a"), large(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, MANY, MANY + 1])
+def test_a_checkpoint_vouches_for_all_its_files_few_or_many(count: int, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "server")
+    for device in range(count):
+        shelf.put(device, large(device))
+    state = shelf.state()
+    check_shelves(state, tmp_path)
+    assert {path.name for path in (tmp_path / "server").iterdir()} == set(state["files"].values())
+    restored = Shelf(tmp_path / "server")
+    restored.restore(state)
+    assert all(torch.equal(restored.get(device), large(device)) for device in range(count))  # type: ignore[arg-type]
 
 
 def memories(tmp_path: Path) -> Memories:

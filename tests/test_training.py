@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained, Workload
+from fedasmu.seeding import derive
 from fedasmu.training import Trainer, batches, slope
 from fedasmu.vector import Layout
 from helpers.blobs import blobs, softmax
@@ -205,6 +206,15 @@ def test_dropout_is_seeded_by_the_task(share: float, least: float, most: float) 
     losses = [perform(trainer, Probe(start, 0), seed).loss for seed in range(5)]
     assert least <= max(losses) - min(losses) <= most
     assert losses == [perform(trainer, Probe(start, 0), seed).loss for seed in range(5)]
+
+
+def test_dropout_draws_what_torch_draws_from_the_seed() -> None:
+    module, data = hidden(nn.Dropout(0.5)), blobs()
+    trainer, start = a_trainer(module)
+    probed = perform(trainer, Probe(start, 0))
+    torch.manual_seed(derive(SEED, "train", 0))
+    indices = shard_batches()[0]
+    assert probed.loss == cross_entropy(module.train()(data.train.inputs[indices]), data.train.targets[indices]).item()
 
 
 def test_the_global_generator_is_left_alone() -> None:
