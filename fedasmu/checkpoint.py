@@ -41,7 +41,7 @@ TYPES = {  # as safetensors calls them
     torch.bool: "BOOL",
     torch.complex64: "C64",
 }
-FORMAT = 4  # of the tree and its files: one of another format is refused, not guessed at
+FORMAT = 5  # of the tree and its files: one of another format is refused, not guessed at
 
 
 @dataclass(frozen=True, slots=True)

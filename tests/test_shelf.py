@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedasmu import checkpoint
+from fedasmu.algorithms import NAMES, settings
 from fedasmu.checkpoint import KEPT
+from fedasmu.codec import pack
 from fedasmu.disk import MANY
 from fedasmu.shelf import SMALL, Shelf, check_shelves
 from fedasmu.simulation.memories import Memories
+from helpers.uploads import federation
 
 
 def large(number: int) -> torch.Tensor:
@@ -73,7 +77,7 @@ def test_a_small_tensor_keeps_no_large_one_alive(tmp_path: Path) -> None:
     assert shelf.get("a").untyped_storage().nbytes() == 8  # type: ignore[union-attr]
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@hypothesis.settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("slc"), st.integers(0, 3)), max_size=40))
 def test_every_kept_checkpoint_can_be_restored(
     tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[str, int]]
@@ -98,7 +102,7 @@ def test_every_kept_checkpoint_can_be_restored(
 
 
 def test_a_checkpoint_that_asks_twice_keeps_no_less(tmp_path: Path) -> None:
-    """A method may ask for the shelf's state, and the desk does: both belong to one checkpoint."""
+    """The desk asks for the shelf's state; a method that does so too asks within the same checkpoint."""
     shelf, states = Shelf(tmp_path), []
     for number in range(KEPT + 1):
         shelf.put("a", large(number))
@@ -108,6 +112,12 @@ def test_a_checkpoint_that_asks_twice_keeps_no_less(tmp_path: Path) -> None:
         restored = Shelf(tmp_path)
         restored.restore(state)
         assert torch.equal(restored.get("a"), large(number))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_does_not_save_the_shelf_that_it_was_lent(name: str, tmp_path: Path) -> None:
+    aggregator = settings({"name": name}).aggregator(federation(tmp_path))
+    assert b'"files"' not in pack(aggregator.state())[0]
 
 
 def test_only_what_a_checkpoint_refers_to_has_its_digest(tmp_path: Path) -> None:

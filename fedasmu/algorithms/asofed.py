@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.steps import stepped
+from fedasmu.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -40,6 +42,14 @@ def featured(weight: Tensor, *, preserving: bool) -> Tensor:
     return (rows * factors).view_as(weight)
 
 
+@dataclass(frozen=True, slots=True)
+class RateBrief:
+    """What a device is told with its task."""
+
+    rate: float  # r_i
+    trainable: int  # elements of the model, the first ones
+
+
 class Replace(Aggregator):
     """w <- w - (n_i / N) (w_i_last - w_i), N over the devices seen so far: the mean of their last models, by examples.
 
@@ -53,7 +63,7 @@ class Replace(Aggregator):
 
     def brief(self, device: int) -> Mapping[str, Any]:
         delay = sum(self.federation.seconds(device))
-        return {"rate": rate(delay, self.typical), "trainable": self.federation.trainable}
+        return table(RateBrief(rate(delay, self.typical), self.federation.trainable))
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
@@ -67,8 +77,8 @@ class Replace(Aggregator):
         return Aggregate(self._learn_features(replaced), [weight])
 
     def _learn_features(self, vector: Tensor) -> Tensor:
-        layers = [entry for entry in self.federation.layout.parameters if len(entry.shape) > 1]
-        if self.settings.features != "off" and len(vector) == self.federation.size:  # not when only timing
+        if self.settings.features != "off":
+            layers = [entry for entry in self.federation.layout.parameters if len(entry.shape) > 1]
             first = layers[0].view(vector)
             first.copy_(featured(first, preserving=self.settings.features == "mean-preserving"))
         return vector
@@ -92,19 +102,20 @@ class Online(Learner):
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
         if self.settings.recursion == "step":
             return (yield from self._by_step(task, work, memory))
-        start, pace, trainable = task.model.vector, task.note["rate"], task.note["trainable"]
+        start, brief = task.model.vector, of_table(RateBrief, task.note)
+        trainable = brief.trainable
         before = memory.get("v", torch.zeros_like(start[:trainable]))
         h = memory.get("h", torch.zeros_like(before))
         trained: Trained = yield Train(start, range(work.steps), task.lr, pull=self.settings.pull)
         v = (start - trained.vector)[:trainable]
         vector = trained.vector.clone()
-        vector[:trainable] = start[:trainable] - pace * direction(v, before, h)
+        vector[:trainable] = start[:trainable] - brief.rate * direction(v, before, h)
         memory["v"], memory["h"] = v, remembered(h, before, self.settings.beta)
         return Report(vector, work.examples, trained.loss)
 
     def _by_step(self, task: Task, work: Workload, memory: Memory) -> Session:
         start = vector = task.model.vector
-        lr, loss = task.lr * task.note["rate"], 0.0
+        lr, loss = task.lr * of_table(RateBrief, task.note).rate, 0.0
         before, h = memory.get("v", torch.zeros_like(vector)), memory.get("h", torch.zeros_like(vector))
         for step in range(work.steps):
             # A step is -lr (gradient + pull (w - anchor)): with this anchor, -lr zeta. Then zeta gives back v.
@@ -127,6 +138,10 @@ class AsoFed(Algorithm):
     beta: float = Field(0.5, ge=0, lt=1, description="how slowly a device forgets old gradients")
     recursion: Literal["round", "step"] = Field("round", description="balance whole trainings, or every SGD step")
     features: Literal["off", "paper", "mean-preserving"] = Field("off", description="feature learning, first layer")
+
+    @property
+    def looks_inside(self) -> bool:
+        return self.features != "off"
 
     def schedule(self, pace: Pace) -> Periodic:
         return Periodic(pace.count, pace.limit)

@@ -82,7 +82,7 @@ class Aggregator(ABC):
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate: ...
 
     def brief(self, device: int) -> Mapping[str, Any]:
-        """What rides along with a task for this device."""
+        """What rides along with a task for this device: the `table` of a frozen dataclass, or any plain one."""
         return {}
 
     def share(self, note: Mapping[str, Any]) -> float:
@@ -135,6 +135,14 @@ class Algorithm(Section, ABC):
     def pull_beyond(self) -> int | None:
         """The staleness at which the server calls a device's model in before it is finished; None: never."""
         return None
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether a half of it tells the model's layers apart: then a simulation of times alone has a whole model too.
+
+        For other methods, a number stands for it.
+        """
+        return False
 
     @classmethod
     def names(cls) -> list[str]:

@@ -20,9 +20,9 @@ from fedasmu.algorithms.feddyn import strength
 class Correction(ABC):
     """Turns the displacement of an upload into the move that the server makes with it."""
 
-    def brief(self, device: int) -> Mapping[str, Any]:
-        """What a device must know."""
-        return {}
+    def pull(self, device: int) -> float | None:
+        """How strongly the device is held where it was; None: not at all."""
+        return None
 
     @abstractmethod
     def corrected(self, device: int, displacement: Tensor) -> Tensor: ...
@@ -51,8 +51,8 @@ class DynamicRegulariser(Correction):
         self.mean_examples = sum(federation.examples) / federation.devices
         self.mean_h = torch.zeros(())
 
-    def brief(self, device: int) -> Mapping[str, Any]:
-        return {"pull": strength(self.alpha, self.examples[device], self.mean_examples)}
+    def pull(self, device: int) -> float | None:
+        return strength(self.alpha, self.examples[device], self.mean_examples)
 
     def corrected(self, device: int, displacement: Tensor) -> Tensor:
         self.mean_h = self.mean_h + displacement / len(self.examples)
@@ -117,9 +117,8 @@ class CachedUpdates(Correction):
 
     def state(self) -> dict[str, Any]:
         sums = {"products": self.slope.products, "squares": self.slope.squares}
-        return {"mean_h": self.mean_h, "heard": self.heard, "shelf": self.shelf.state(), **sums}
+        return {"mean_h": self.mean_h, "heard": self.heard, **sums}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.mean_h, self.heard = state["mean_h"], state["heard"]
         self.slope.products, self.slope.squares = state["products"], state["squares"]
-        self.shelf.restore(state["shelf"])

@@ -25,7 +25,7 @@ from fedasmu.algorithms.fedasmu.notes import merge_fits
 from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
 from fedasmu.algorithms.feddyn import anchor
 from fedasmu.algorithms.steps import stepped
-from fedasmu.note import table
+from fedasmu.note import of_table, table
 from fedasmu.protocol import Fetch, Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -63,6 +63,14 @@ class RefreshNote:
     reward: float | None = None  # (R9)
 
 
+@dataclass(frozen=True, slots=True)
+class RefreshBrief:
+    """What a device is told with its task."""
+
+    trainable: int  # elements of the model, the first ones
+    pull: float | None = None  # of the dynamic regulariser
+
+
 class Rebasing(Aggregator):
     """The server half: w <- w + alpha (corrected displacement), with alpha from the staleness that is left."""
 
@@ -75,7 +83,7 @@ class Rebasing(Aggregator):
         self.usual = 0.0  # the mean agreement
 
     def brief(self, device: int) -> Mapping[str, Any]:
-        return {"trainable": self.federation.trainable, **self.correction.brief(device)}
+        return table(RefreshBrief(self.federation.trainable, self.correction.pull(device)))
 
     def plausible(self, upload: Upload) -> bool:
         steps = self.federation.workload(upload.device).steps
@@ -113,13 +121,11 @@ class Rebasing(Aggregator):
         self.usual += (agreed - self.usual) / self.federation.devices
 
     def state(self) -> dict[str, Any]:
-        factors = {str(device): factor for device, factor in self.factors.items()}
-        return {"correction": self.correction.state(), "factors": factors, "usual": self.usual}
+        return {"correction": self.correction.state(), "factors": self.factors, "usual": self.usual}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.correction.restore(state["correction"])
-        self.factors = {int(device): factor for device, factor in state["factors"].items()}
-        self.usual = state["usual"]
+        self.factors, self.usual = dict(state["factors"]), state["usual"]
 
 
 class Refreshing(Learner):
@@ -129,8 +135,8 @@ class Refreshing(Learner):
         self.settings = settings
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
-        start, note = task.model.vector, RefreshNote()
-        pull, h = float(task.note.get("pull", 0.0)), memory.get("h", torch.zeros(()))
+        start, note, brief = task.model.vector, RefreshNote(), of_table(RefreshBrief, task.note)
+        pull, h = brief.pull or 0.0, memory.get("h", torch.zeros(()))
         action, cut = self._slot(task, work, memory)
         towards = anchor(start, h) if pull else None
         first: Trained = yield Train(start, range(cut), task.lr, pull=pull, anchor=towards)
@@ -138,7 +144,7 @@ class Refreshing(Learner):
         if cut < work.steps:
             fresh: Model | None = yield Fetch()
             if fresh is not None:
-                vector, beta = self._refreshed(vector, start, fresh.vector, int(task.note["trainable"]))
+                vector, beta = self._refreshed(vector, start, fresh.vector, brief.trainable)
                 shift = beta * (fresh.vector - start)
                 note = RefreshNote(beta, cut)
             note = replace(note, slot=cut, reward=self._reward(action, cut, fresh, task, work, memory))

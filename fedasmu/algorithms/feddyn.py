@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import weighted_mean
 from fedasmu.algorithms.steps import displacement
+from fedasmu.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Rounds
 
@@ -27,6 +29,13 @@ def anchor(received: Tensor, h: Tensor) -> Tensor:
     return received - h
 
 
+@dataclass(frozen=True, slots=True)
+class RegulariserBrief:
+    """What a device is told with its task."""
+
+    strength: float  # alpha_i
+
+
 class DynamicAverage(Aggregator):
     """w <- mean_S w_i + mean over all devices of h_k. Only that mean is kept: each h_k is its own device's."""
 
@@ -36,7 +45,7 @@ class DynamicAverage(Aggregator):
         self.mean_h = torch.zeros(())
 
     def brief(self, device: int) -> Mapping[str, Any]:
-        return {"strength": strength(self.alpha, self.federation.examples[device], self.mean_examples)}
+        return table(RegulariserBrief(strength(self.alpha, self.federation.examples[device], self.mean_examples)))
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         trainable, ones = self.federation.trainable, [1.0] * len(uploads)
@@ -57,11 +66,9 @@ class DynamicSGD(Learner):
     """Each step follows grad f_i(w) + alpha_i (w - w_r + h_i); afterwards h_i += w_i - w_r."""
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
-        received = task.model.vector
+        received, pull = task.model.vector, of_table(RegulariserBrief, task.note).strength
         h = memory.get("h", torch.zeros(()))
-        trained: Trained = yield Train(
-            received, range(work.steps), task.lr, pull=task.note["strength"], anchor=anchor(received, h)
-        )
+        trained: Trained = yield Train(received, range(work.steps), task.lr, pull=pull, anchor=anchor(received, h))
         memory["h"] = h + trained.vector - received
         return Report(trained.vector, work.examples, trained.loss)
 

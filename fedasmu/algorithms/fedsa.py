@@ -5,6 +5,7 @@ summaries."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -13,6 +14,8 @@ from pydantic import Field
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import polynomial
+from fedasmu.algorithms.port import EpochsNote
+from fedasmu.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -32,8 +35,18 @@ def epoch_factor(delay: float, typical: float) -> float:
     return min(1.0, (1 + typical) / (1 + delay))
 
 
+@dataclass(frozen=True, slots=True)
+class FactorsBrief:
+    """What a device is told with its task: by what to multiply the recipe's epochs and learning rate."""
+
+    epoch_factor: float
+    lr_factor: float
+
+
 class TwoStages(Aggregator):
     """w <- (1 - alpha_t) w + alpha_t w_i; devices train longer first, then the more carefully the staler they are."""
+
+    note_type = EpochsNote
 
     def __init__(self, settings: FedSA, budget: int) -> None:
         self.settings, self.latest = settings, settings.first_stage * budget
@@ -44,10 +57,10 @@ class TwoStages(Aggregator):
 
     def brief(self, device: int) -> Mapping[str, Any]:
         if self.stage == 1:
-            return {"epoch_factor": self.settings.first_epochs, "lr_factor": 1.0}
+            return table(FactorsBrief(self.settings.first_epochs, 1.0))
         typical = median(self.delays.values())
         delay = self.delays.get(device, typical)
-        return {"epoch_factor": epoch_factor(delay, typical), "lr_factor": lr_factor(delay)}
+        return table(FactorsBrief(epoch_factor(delay, typical), lr_factor(delay)))
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
@@ -73,20 +86,19 @@ class TwoStages(Aggregator):
         return {name: getattr(self, name) for name in ("delays", "uploads", "loss", "window", "stage")}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.delays = dict(state["delays"])
-        self.uploads, self.loss, self.window, self.stage = (
-            state[name] for name in ("uploads", "loss", "window", "stage")
-        )
+        self.delays, self.uploads, self.loss = dict(state["delays"]), state["uploads"], state["loss"]
+        self.window, self.stage = state["window"], state["stage"]
 
 
 class Directed(Learner):
     """Local SGD whose epochs and learning rate the server scales."""
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
-        epochs = max(1, round(work.epochs * task.note["epoch_factor"]))
+        brief = of_table(FactorsBrief, task.note)
+        epochs = max(1, round(work.epochs * brief.epoch_factor))
         steps = range(epochs * work.steps_per_epoch)
-        trained: Trained = yield Train(task.model.vector, steps, task.lr * task.note["lr_factor"])
-        return Report(trained.vector, work.examples, trained.loss, {"epochs": epochs})
+        trained: Trained = yield Train(task.model.vector, steps, task.lr * brief.lr_factor)
+        return Report(trained.vector, work.examples, trained.loss, table(EpochsNote(epochs)))
 
 
 class FedSA(Algorithm):

@@ -10,13 +10,17 @@ from pydantic import Field
 
 from fedasmu.algorithms.asyncpart import participation
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
-from fedasmu.algorithms.fedsa import Directed
+from fedasmu.algorithms.fedsa import Directed, FactorsBrief
+from fedasmu.algorithms.port import EpochsNote
+from fedasmu.note import table
 from fedasmu.protocol import Model, Upload
 from fedasmu.schedule import Periodic
 
 
 class PartialAverage(Aggregator):
     """w <- (1 - sum_S p_i) w + sum_S p_i w_i, where p_i is the device's share of all examples."""
+
+    note_type = EpochsNote
 
     def __init__(self, settings: FedSASemi, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
@@ -27,7 +31,7 @@ class PartialAverage(Aggregator):
         """The learning rate is divided by how often the device takes part, compared with an even share."""
         devices = self.federation.devices
         frequency = devices * participation(self.counts[device], sum(self.counts), devices)
-        return {"epoch_factor": 1.0, "lr_factor": min(self.settings.max_boost, 1 / frequency)}
+        return table(FactorsBrief(1.0, min(self.settings.max_boost, 1 / frequency)))
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         weights = [self.federation.examples[upload.device] / self.total for upload in uploads]

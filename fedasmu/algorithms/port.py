@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pydantic import Field
 from torch.nn.functional import cosine_similarity
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.steps import displacement, stepped
+from fedasmu.note import table
 from fedasmu.protocol import Memory, Model, Poll, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 
@@ -27,8 +29,17 @@ def agreement(current: Model, upload: Upload, trainable: int) -> float:
     return float(cosine_similarity(moved, server, dim=0))
 
 
+@dataclass(frozen=True, slots=True)
+class EpochsNote:
+    """What a device says beside its model. It is for the record: no weight depends on it."""
+
+    epochs: int | None = None  # that it has done
+
+
 class Weigh(Aggregator):
     """w <- w + sum_k v_k delta_k."""
+
+    note_type = EpochsNote
 
     def __init__(self, settings: Port, federation: Federation) -> None:
         self.settings, self.examples, self.trainable = settings, federation.examples, federation.trainable
@@ -57,7 +68,7 @@ class Interruptible(Learner):
             vector, loss, epochs = trained.vector, loss + trained.loss, epoch + 1
             if epochs < work.epochs and (yield Poll()):
                 break
-        return Report(vector, work.examples, loss / epochs, {"epochs": epochs})
+        return Report(vector, work.examples, loss / epochs, table(EpochsNote(epochs)))
 
 
 class Port(Algorithm):

@@ -15,8 +15,9 @@ from fedasmu import training
 from fedasmu.algorithms import Federation, settings
 from fedasmu.algorithms.fedasmu import FedASMU, formulas
 from fedasmu.algorithms.fedasmu.formulas import DeviceControls, Guard, ServerControls, own_displacement
-from fedasmu.algorithms.fedasmu.notes import MergeNote
+from fedasmu.algorithms.fedasmu.notes import MergeNote, SlotBrief
 from fedasmu.algorithms.fedasmu.server import StalenessAware
+from fedasmu.note import table
 from fedasmu.protocol import Fetch, Model, Probe, Probed, Report, Task, Train, Trained, Upload, Workload
 from fedasmu.roster import Member, Roster, Seconds
 from fedasmu.session import Step, Work
@@ -324,10 +325,10 @@ def probed(command: Probe) -> Probed:
 
 
 def drive(
-    method: FedASMU, memory: dict[str, Any], fresh: Model | None, slot: int = 3, origin: int = 4
+    method: FedASMU, memory: dict[str, Any], fresh: Model | None, slot: int | None = 3, origin: int = 4
 ) -> tuple[list[Any], Report]:
     """Run one session by hand: training adds 1, the loss before a merge is 2 and after it 0.5."""
-    task = Task(7, 0, Model(origin, torch.zeros(3)), lr=0.1, seed=11, note={"slot": slot})
+    task = Task(7, 0, Model(origin, torch.zeros(3)), lr=0.1, seed=11, note=table(SlotBrief(slot)))
     work, commands = Work(task, method.learner().train(task, Workload(10, 5, 3), memory)), list[Any]()
     command: Step = work.begin()
     reply: Trained | Probed | Model | None
@@ -373,6 +374,14 @@ def test_a_model_that_is_not_new_enough_is_not_merged(upsilon: float, gamma: flo
     # The slope is taken at 0, so that upsilon may come back: q = 8, d phi / d upsilon = -gamma / sqrt(g (g - o + 1))
     inner = -gamma / math.sqrt(fresh * (fresh - origin + 1))
     assert memory["upsilon"] == pytest.approx(upsilon - max(-0.1, 0.01 * 8.0 * inner))
+
+
+def test_a_device_that_lost_its_memory_asks_in_the_middle() -> None:
+    """The server knows that it has asked before, and offers no slot; its own table is gone."""
+    memory: dict[str, Any] = {}
+    commands, report = drive(FedASMU(), memory, Model(9, torch.full((3,), 5.0)), slot=None)
+    assert commands[0].steps == range(3)
+    assert (report.note["slot"], memory["slot"]) == (3, 3)
 
 
 def test_nothing_newer_means_no_merge_no_reward_and_nothing_learned() -> None:

@@ -132,7 +132,7 @@ def test_what_devices_do_again_is_corrected_and_what_is_chance_is_not(tmp_path: 
 def test_the_dynamic_regulariser_by_hand(tmp_path: Path) -> None:
     """Four devices: each displacement adds a quarter of itself to the mean of h; few examples are pulled more."""
     correction = DynamicRegulariser(0.1, federation(tmp_path))
-    assert correction.brief(0) == {"pull": pytest.approx(0.1 * 25 / 10)}
+    assert correction.pull(0) == pytest.approx(0.1 * 25 / 10)
     assert close(correction.corrected(0, vector(4.0, 0.0)), 5.0, 0.0)
     assert close(correction.corrected(1, vector(0.0, -4.0)), 1.0, -5.0)
 
@@ -226,7 +226,7 @@ def test_learned_slots_remember_what_they_saved() -> None:
 
 
 def test_without_a_slot_to_ask_at_a_device_trains_in_one_piece() -> None:
-    running = FedASMUR(fresh="none").learner().train(task(vector(0.0, 0.0)), WORK, {})
+    running = FedASMUR(fresh="none").learner().train(task(vector(0.0, 0.0), trainable=2), WORK, {})
     assert next(running).steps == range(4)  # type: ignore[union-attr]
 
 

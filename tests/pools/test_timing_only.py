@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedasmu import Experiment
-from helpers.blobs import Run
+from fedasmu import Aggregate, Aggregator, Experiment, Federation, Model, Upload
+from fedasmu.algorithms import FedAsync
+from fedasmu.desk import Desk
+from fedasmu.events import Event, Measured
+from fedasmu.vector import Layout
+from helpers.blobs import Run, blobs, network, settings
 from helpers.repository import ROOT
 
 SCRIPT = """
@@ -57,3 +64,53 @@ def test_neither_data_nor_files_are_needed(tmp_path: Path) -> None:
         "stop": {"uploads": 20},
     }
     assert Experiment(settings).run(tmp_path / "run").summary["uploads"] == 20
+
+
+class FirstLayer(Aggregator):
+    """Mixes the first layer alone."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.first = layout.parameters[0]
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        vector = current.vector.clone()
+        self.first.view(vector).lerp_(self.first.view(uploads[0].report.vector), 0.5)
+        return Aggregate(vector, [0.5])
+
+
+class LayerByLayer(FedAsync):
+    """A method that tells layers apart."""
+
+    name: str = "layer-by-layer"
+
+    @property
+    def looks_inside(self) -> bool:
+        return True
+
+    def aggregator(self, federation: Federation) -> Aggregator:
+        return FirstLayer(federation.layout)
+
+
+def test_a_method_that_looks_inside_has_a_whole_model_to_look_into(tmp_path: Path) -> None:
+    size = Layout.of(network()).size
+    for method, expected in ((LayerByLayer(), size), (FedAsync(), 1)):
+        sizes: list[int] = []
+
+        def look(desk: Desk, line: Event | Measured, sizes: list[int] = sizes) -> None:
+            sizes.append(len(desk.server.model.vector))
+
+        experiment = Experiment(settings(algorithm=method, timing_only=True), model=network)
+        assert experiment.run(tmp_path / method.name, observe=look).summary["uploads"] == 60
+        assert set(sizes) == {expected}
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "asyncdrop"}, {"name": "asofed", "features": "paper"}], ids=str)
+def test_methods_that_look_inside_take_the_time_of_the_real_run(algorithm: dict[str, Any], run: Run) -> None:
+    data = blobs()
+    even = replace(data, shards=[data.shards[0][:20]] * 10)
+    common: dict[str, Any] = {"algorithm": algorithm, "local": {"batch": 10}, "model": network}
+    real = run(**common, data=even)
+    table = settings(algorithm=algorithm, local={"batch": 10}, timing_only=True, data={"per_device": 20})
+    stub = Experiment(table, model=network).run(real.directory.parent / "stub")
+    for key in ("virtual_seconds", "bytes_up", "bytes_down"):
+        assert stub.summary[key] == real.summary[key]

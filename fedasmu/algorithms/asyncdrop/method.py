@@ -4,6 +4,7 @@ distributed dropout. AISTATS 2023, arXiv:2210.16105."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.asyncdrop.subnetwork import hidden_layers, kept_share, mask_of, work_share
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
+from fedasmu.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 from fedasmu.seeding import derive
@@ -33,6 +35,14 @@ def merge(current: Tensor, trained: Tensor, mask: Tensor, alpha: float) -> Tenso
     return torch.where(mask, torch.lerp(current, trained, alpha), current)
 
 
+@dataclass(frozen=True, slots=True)
+class SubnetworkBrief:
+    """What a device is told with its task."""
+
+    mask: Tensor  # where the sub-network is in the vector
+    work: float  # a step's time, compared with the whole network's
+
+
 class MergeSubnetwork(Aggregator):
     """Chooses a sub-network for every task, and merges only what belongs to it."""
 
@@ -49,46 +59,44 @@ class MergeSubnetwork(Aggregator):
         self.kept[device] = self._choose(device)
         self.tasks += 1
         mask = mask_of(self.layout, self.hidden, self.kept[device])
-        return {"mask": mask, "work": self.settings.time_factor or work_share(self.layout, mask)}
+        return table(SubnetworkBrief(mask, self.settings.time_factor or work_share(self.layout, mask)))
 
     def share(self, note: Mapping[str, Any]) -> float:
-        return kept_share(note["mask"])
+        return kept_share(of_table(SubnetworkBrief, note).mask)
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
         alpha = self.settings.alpha
         if current.version == 0:
             self.initial = current.vector
-        mask = mask_of(self.layout, self.hidden, self.kept.pop(upload.device))[: len(current.vector)]
+        mask = mask_of(self.layout, self.hidden, self.kept.pop(upload.device))
         self.latest = merge(current.vector, upload.report.vector, mask, alpha)
         return Aggregate(self.latest, [alpha])
 
     def _choose(self, device: int) -> list[list[int]]:
         counts = [max(1, round(self.settings.keep * layer.units)) for layer in self.hidden]
-        if self.settings.choice == "random" or len(self.latest) < self.layout.size:  # no vector when only timing
-            seeds = [derive(self.federation.seed, "units", self.tasks, place) for place in range(len(counts))]
-            return [
-                random_units(*each) for each in zip([layer.units for layer in self.hidden], counts, seeds, strict=True)
-            ]
+        layers = list(zip(self.hidden, counts, strict=True))
+        if self.settings.choice == "random":
+            seeds = [derive(self.federation.seed, "units", self.tasks, place) for place in range(len(layers))]
+            return [random_units(layer.units, count, seed) for (layer, count), seed in zip(layers, seeds, strict=True)]
         change, rank, devices = (self.latest - self.initial).abs(), self.rank[device], self.federation.devices
-        layers = zip(self.hidden, counts, strict=True)
         return [scored_units(layer.score(change), count, rank, devices) for layer, count in layers]
 
     def state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("tasks", "kept", "initial", "latest")}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.tasks, self.initial, self.latest = state["tasks"], state["initial"], state["latest"]
-        self.kept = dict(state["kept"])
+        self.tasks, self.kept = state["tasks"], dict(state["kept"])
+        self.initial, self.latest = state["initial"], state["latest"]
 
 
 class SubnetworkSGD(Learner):
     """Local SGD of the sub-network: a weight that is dropped is zero, and stays so."""
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
-        vector = task.model.vector
-        mask = task.note["mask"][: len(vector)].to(vector.dtype)
-        trained: Trained = yield Train(vector * mask, range(work.steps), task.lr, mask=mask, work=task.note["work"])
+        vector, brief = task.model.vector, of_table(SubnetworkBrief, task.note)
+        mask = brief.mask.to(vector.dtype)
+        trained: Trained = yield Train(vector * mask, range(work.steps), task.lr, mask=mask, work=brief.work)
         return Report(trained.vector, work.examples, trained.loss)
 
 
@@ -108,6 +116,10 @@ class AsyncDrop(Algorithm):
     time_factor: float | None = Field(
         None, gt=0, le=1, description="a step's time, compared with the whole network's; none: from the kept weights"
     )
+
+    @property
+    def looks_inside(self) -> bool:
+        return True
 
     def schedule(self, pace: Pace) -> Periodic:
         return Periodic(pace.count, pace.limit)

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedasmu.algorithms.base import Learner
 from fedasmu.algorithms.fedasmu import formulas
 from fedasmu.algorithms.fedasmu.formulas import DeviceControls
-from fedasmu.algorithms.fedasmu.notes import MergeNote
+from fedasmu.algorithms.fedasmu.notes import MergeNote, SlotBrief
 from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
-from fedasmu.note import table
+from fedasmu.note import of_table, table
 from fedasmu.protocol import Fetch, Memory, Model, Probe, Probed, Report, Session, Task, Train, Trained, Workload
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ class Merging(Learner):
             return -1, heuristic(settings.slots, units)
         if "slot" in memory:
             return self._table(memory, units).choose(task.seed)
-        return -1, int(task.note["slot"])
+        offered = of_table(SlotBrief, task.note).slot
+        return -1, heuristic("middle", units) if offered is None else offered  # it may have lost its memory
 
     def _learn(self, action: int, slot: int, reward: float | None, units: int, memory: Memory) -> None:
         if self.settings.slots != "learned":

@@ -1,4 +1,5 @@
-"""What a device of FedASMU says beside its model, and whether that can be true: a device is not believed."""
+"""What a device of FedASMU is told, what it says beside its model, and whether that can be true: a device is not
+believed."""
 
 from __future__ import annotations
 
@@ -23,6 +24,13 @@ class MergeNote:
     reward: float | None = None  # by how much merging lowered the loss
     gamma: float | None = None  # what the device has learned since, (9)
     upsilon: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBrief:
+    """What a device is told with its task."""
+
+    slot: int | None = None  # when to ask for a fresh model; None: as its own table says
 
 
 class Merge(Protocol):

@@ -13,9 +13,10 @@ from torch import Tensor
 from fedasmu.algorithms.base import Aggregate, Aggregator, Federation
 from fedasmu.algorithms.fedasmu import formulas
 from fedasmu.algorithms.fedasmu.formulas import HIGHEST_BETA, ServerControls
-from fedasmu.algorithms.fedasmu.notes import MergeNote, gradient_fits, merge_fits
+from fedasmu.algorithms.fedasmu.notes import MergeNote, SlotBrief, gradient_fits, merge_fits
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.steps import stepped
+from fedasmu.note import table
 from fedasmu.protocol import Model, Upload
 from fedasmu.vector import BLOCK, blocks
 
@@ -42,16 +43,16 @@ class StalenessAware(Aggregator):
         if self.settings.dilutes:
             self.begun[device] = self.log_dilution
         if self.policy is None or device in self.seen or self.policy.units(device) < 2:
-            return {}
+            return table(SlotBrief())
         self.offered[device] = self.policy.propose(device)
-        return {"slot": self.offered[device]}
+        return table(SlotBrief(self.offered[device]))
 
     def plausible(self, upload: Upload) -> bool:
         settings, work = self.settings, self.federation.workload(upload.device)
         note: MergeNote = upload.note
         if settings.server_gradient == "uploaded":
-            size = min(len(upload.report.vector), self.federation.trainable)
-            if not gradient_fits(note.gradient, size):
+            trained = upload.report.vector[: self.federation.trainable]
+            if not gradient_fits(note.gradient, len(trained)):
                 return False
         low, high = (0.0, HIGHEST_BETA) if settings.guards else (-sys.float_info.max, sys.float_info.max)
         return merge_fits(note, work.steps, settings.units(work), low, high)
@@ -147,21 +148,19 @@ class StalenessAware(Aggregator):
 
     def state(self) -> dict[str, Any]:
         return {
-            "controls": {str(i): [c.lam, c.sigma, c.iota] for i, c in self.controls.items()},
-            "records": {str(device): record for device, record in self.records.items()},
+            "controls": {device: [one.lam, one.sigma, one.iota] for device, one in self.controls.items()},
+            "records": self.records,
             "seen": sorted(self.seen),
-            "offered": {str(device): slot for device, slot in self.offered.items()},
-            "log_dilution": torch.tensor([self.log_dilution], dtype=torch.float64),
-            "begun": {str(device): value for device, value in self.begun.items()},
+            "offered": self.offered,
+            "log_dilution": self.log_dilution,
+            "begun": self.begun,
             "policy": self.policy.state() if self.policy else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.controls = {int(device): ServerControls(*values) for device, values in state["controls"].items()}
-        self.records = {int(device): record for device, record in state["records"].items()}
+        self.controls = {device: ServerControls(*values) for device, values in state["controls"].items()}
+        self.records, self.offered = dict(state["records"]), dict(state["offered"])
         self.seen = set(state["seen"])
-        self.offered = {int(device): slot for device, slot in state["offered"].items()}
-        self.log_dilution = float(state["log_dilution"][-1])
-        self.begun = {int(device): value for device, value in state.get("begun", {}).items()}
+        self.log_dilution, self.begun = state["log_dilution"], dict(state["begun"])
         if self.policy is not None:
             self.policy.restore(state["policy"])
