@@ -27,7 +27,7 @@ from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Delivered, Event, Measured
 from fedasmu.protocol import Fetch, Memory, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.schedule import Periodic
-from fedasmu.simulation.simulator import Simulator
+from fedasmu.simulation.device import Device
 from helpers.blobs import Run, blobs, outputs, settings
 from helpers.repository import ROOT
 
@@ -251,16 +251,16 @@ def test_interrupted_while_it_resumes(tmp_path: Path, monkeypatch: pytest.Monkey
     expected = whole(tmp_path / "whole")
     interrupted(tmp_path / "run", 20)
     before = sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir())
-    replay, calls = Simulator._replay, []
+    replay, calls = Device.replay, []
 
-    def once(self: Simulator, *arguments: Any) -> None:
+    def once(self: Device, *arguments: Any) -> None:
         calls.append(self)
         if len(calls) > 1:
             raise Interrupted
         replay(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Simulator, "_replay", once)
+        patch.setattr(Device, "replay", once)
         with pytest.raises(Interrupted):
             resume(tmp_path / "run")
     assert len(calls) == 2

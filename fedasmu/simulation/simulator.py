@@ -15,27 +15,14 @@ from typing import Any, Literal
 from fedasmu.algorithms.base import Learner
 from fedasmu.desk import Desk
 from fedasmu.events import Verdict
-from fedasmu.pools import Job, Pool
-from fedasmu.protocol import Evaluate, Fetch, Memory, Model, Probe, Report, Task, Train, Workload
-from fedasmu.session import Step, Work, samples
+from fedasmu.pools import Pool
+from fedasmu.protocol import Fetch, Report, Task, Workload
+from fedasmu.session import Step, Work
 from fedasmu.simulation.clock import Clock, Kind
+from fedasmu.simulation.device import Device
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.patience import Patience
-
-
-@dataclass(slots=True)
-class Device:
-    """A simulated device at work on a task."""
-
-    task: Task
-    work: Work
-    load: Workload
-    memory: Memory  # a copy of its own, kept when the task is delivered
-    slowdown: float
-    ticket: int | None = None  # of its computation in the pool
-    answer: Model | None = None  # to its request for a fresh model
-    report: Report | None = None
 
 
 @dataclass
@@ -95,7 +82,7 @@ class Simulator:
     def finish(self) -> None:
         """Leave the tasks under way, and close the run."""
         for device in self.busy.values():
-            self._abandon(device)
+            device.abandon()
         self.busy.clear()
         self.desk.flush(self.now)
 
@@ -136,48 +123,40 @@ class Simulator:
             self.clock.schedule(now + self.period, Kind.TICK)
 
     def _begin_task(self, task: Task) -> None:
-        device = self._open(task)
-        profile, load, desk = self.fleet.profiles[task.device], device.load, self.desk
-        arrival, upload = profile.download(desk.task_size(task)), desk.size(task, desk.server.transfer.part)
-        nominal = arrival + self._seconds(device, load.samples(range(load.steps))) + profile.upload(upload)
-        if (death := self.fleet.death(task.id, task.device, self.now, nominal)) < math.inf:
+        device, down = self._open(task), self.desk.task_size(task)
+        nominal = device.nominal(down, self.desk.size(task, self.desk.server.transfer.part))
+        death = self.fleet.death(task.id, task.device, self.now, nominal)
+        if death < math.inf:
             self.clock.schedule(death, Kind.LOST, task.id)
-        self._see_to(device, device.work.begin(), delay=arrival)
+        self._see_to(device, device.work.begin(), delay=device.profile.download(down))
 
     def _open(self, task: Task) -> Device:
         memory, load = self.memories.get(task.device), self.workload(task.device)
         session = self.learner.train(task, load, memory)
         work = Work(task, session, wanted=lambda: self.desk.wanted(task.id, task.device))
-        device = self.busy[task.id] = Device(task, work, load, memory, self.fleet.slowdown(task.id))
+        profile, slowdown = self.fleet.profiles[task.device], self.fleet.slowdown(task.id)
+        device = self.busy[task.id] = Device(task, work, load, memory, profile, slowdown, self.pool)
         return device
 
     def _see_to(self, device: Device, step: Step, delay: float = 0.0) -> None:
         """What the session wants next takes its time; or its report goes out."""
-        now, task = self.now + delay, device.task
-        profile = self.fleet.profiles[task.device]
+        now, task = self.now + delay, device.task.id
         if isinstance(step, Report):
-            device.report, part = self.desk.server.arriving(task.id, step)
-            size = self.desk.sending(task.id, device.report, part)
-            self.clock.schedule(now + profile.upload(size), Kind.ARRIVE, task.id)
+            device.report, part = self.desk.server.arriving(task, step)
+            size = self.desk.sending(task, device.report, part)
+            self.clock.schedule(now + device.profile.upload(size), Kind.ARRIVE, task)
         elif isinstance(step, Fetch):
-            self.clock.schedule(now + profile.latency, Kind.ASK, task.id)
+            self.clock.schedule(now + device.profile.latency, Kind.ASK, task)
         else:
-            done = now + self._seconds(device, samples(step, device.load))
-            self._submit(device, step, done)
-            self.clock.schedule(done, Kind.DONE, task.id)
-
-    def _submit(self, device: Device, command: Train | Probe | Evaluate, needed: float) -> None:
-        task = device.task
-        device.ticket = self.pool.submit(Job(command, task.device, task.id, task.seed), needed)
-
-    def _seconds(self, device: Device, samples: float) -> float:
-        return samples * self.fleet.profiles[device.task.device].seconds_per_sample * device.slowdown
+            done = now + device.seconds(step)
+            device.submit(step, done)
+            self.clock.schedule(done, Kind.DONE, task)
 
     def _ask(self, device: Device) -> None:
         task = device.task
         device.answer = self.desk.fetch(self.now, task.id, task.device)
         size = 0 if device.answer is None else self.desk.fresh_size(task.id)
-        self.clock.schedule(self.now + self.fleet.profiles[task.device].download(size), Kind.ANSWER, task.id)
+        self.clock.schedule(self.now + device.profile.download(size), Kind.ANSWER, task.id)
 
     def _arrive(self, device: Device) -> None:
         task, report = device.task, device.report
@@ -189,25 +168,19 @@ class Simulator:
             self.memories.put(task.device, device.memory)
 
     def _lose(self, device: Device) -> None:
-        self._abandon(device)
+        device.abandon()
         del self.busy[device.task.id]
         self.desk.lose(self.now, device.task.id)
         self._patience.loss(self.now)
 
-    def _abandon(self, device: Device) -> None:
-        if device.ticket is not None:
-            self.pool.cancel(device.ticket)
-        device.work.close()
-
     def state(self) -> dict[str, Any]:
-        """A checkpoint. Sessions cannot be saved, but they can be played again: what they were answered is kept."""
-        works = [device.work for device in self.busy.values()]
+        """A checkpoint."""
         return {
             "desk": self.desk.state(),
             "clock": self.clock.state(),
             "memories": self.memories.state(),
             "retry": self._retry,
-            "works": [{"task": work.task.id, "replies": work.replies, "polls": work.polls} for work in works],
+            "works": [device.state() for device in self.busy.values()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -217,23 +190,8 @@ class Simulator:
         self._retry = state["retry"]
         needed = {event[3]: event[0] for event in state["clock"]["events"] if event[2] != Kind.LOST}
         for line in state["works"]:
-            self._replay(line["task"], line["replies"], line["polls"], needed[line["task"]])
-
-    def _replay(self, task: int, replies: int, polls: list[bool], needed: float) -> None:
-        """Run a task in flight again from its start to where the checkpoint found it, to the same bits."""
-        entry = self.desk.server.ledger[task]
-        device = self._open(entry.task)
-
-        def perform(command: Train | Probe | Evaluate) -> Any:
-            self._submit(device, command, needed)
-            assert device.ticket is not None
-            result, device.ticket = self.pool.result(device.ticket), None
-            return result
-
-        step = device.work.replay(replies, polls, entry.fresh, perform)
-        if isinstance(step, Report):
-            device.report, _ = self.desk.server.arriving(task, step)
-        elif isinstance(step, Fetch):
-            device.answer = entry.fresh if device.work.fetches == 1 else None
-        else:
-            self._submit(device, step, needed)
+            entry = self.desk.server.ledger[line["task"]]
+            device = self._open(entry.task)
+            device.replay(line["replies"], line["polls"], entry.fresh, needed[entry.task.id])
+            if device.report is not None:
+                device.report, _ = self.desk.server.arriving(entry.task.id, device.report)
