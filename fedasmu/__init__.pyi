@@ -29,6 +29,8 @@ from fedasmu.schedule import Periodic as Periodic
 from fedasmu.schedule import Rounds as Rounds
 from fedasmu.study.comparison import Comparison as Comparison
 from fedasmu.study.comparison import compare as compare
+from fedasmu.study.sweeping import Sweep as Sweep
+from fedasmu.study.sweeping import sweep as sweep
 
 __all__: list[str]
 __version__: str

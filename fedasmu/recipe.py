@@ -66,10 +66,12 @@ def texts(changes: Changes) -> list[str]:
     """Changes as `section.key=value`, one text each."""
     if not isinstance(changes, Mapping):
         return [changes] if isinstance(changes, str) else list(changes)
-    return [
-        f"{key}={'none' if value is None else tomli_w.dumps({'x': value}).strip().removeprefix('x = ')}"
-        for key, value in changes.items()
-    ]
+    return [f"{key}={value_text(value)}" for key, value in changes.items()]
+
+
+def value_text(value: Any) -> str:
+    """A value as it is written after `section.key=`."""
+    return "none" if value is None else tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
 
 
 def override(table: dict[str, Any], changes: Iterable[str], option: str = "--set") -> dict[str, Any]:

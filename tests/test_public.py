@@ -106,6 +106,52 @@ def test_a_comparison(tmp_path: Path) -> None:
         fedasmu.compare("quickstart", seeds=0)
 
 
+def test_a_sweep(tmp_path: Path) -> None:
+    """What is best is found on held-out training data; a comparison takes it, as it is or from the disk."""
+    options: dict[str, Any] = {"changes": SMALL, "progress": False}
+    swept = fedasmu.sweep("quickstart", "fedavg", grid={"local.lr": [1e-6, 0.05]}, out=tmp_path / "swept", **options)
+    assert swept.failures == {}
+    assert swept.best == {"fedavg": ["local.lr=0.05"]}
+    assert swept.edges == ["fedavg: local.lr = 0.05 is the largest that was tried"]
+    assert "held-out training data" in str(swept)
+    assert "a better one may lie beyond" in str(swept)
+    for place, tuned in (("one", swept), ("two", tmp_path / "swept"), ("three", str(tmp_path / "swept/tuned.json"))):
+        made = fedasmu.compare("quickstart", "fedavg", seeds=1, tuned=tuned, out=tmp_path / place, **options)
+        config = made.results[0].config
+        assert (config["local"]["lr"], config["data"]["held_out"]) == (0.05, 0.0)
+    assert len(fedasmu.sweep("quickstart", "fedavg", trials=2, out=tmp_path / "drawn", **options).tried) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "grid or trials: what is to be tried"),
+        ({"grid": {"local.lr": [0.1]}, "trials": 2}, "grid or trials: what is to be tried"),
+        ({"grid": {"lr": [0.1]}}, "grid lr: name the section too"),
+        ({"grid": {"local.lr": "0.1,0.2"}}, "grid local.lr: give the values to try as a list, not '0.1,0.2'"),
+        ({"grid": {"local.lr": 0.1}}, "grid local.lr: give the values to try as a list, not 0.1"),
+        ({"grid": {"fedasync.alpha": [0.1]}}, "grid fedasync.alpha: none of the methods has it"),
+        ({"trials": 99}, "trials = 99: must be 1 to 9"),
+        ({"trials": 1, "seeds": 0}, "seeds = 0"),
+        ({"trials": 1, "changes": {"local.lrr": 1}}, "changes:\n  local.lrr: unknown key; did you mean local.lr?"),
+        ({"trials": 1, "changes": {"algorithm.name": "fedasync"}}, "changes algorithm.name: the list of methods says"),
+        ({"trials": 1, "changes": {"data.held_out": 0}}, "data.held_out = 0: a sweep needs training data"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_told_in_the_words_of_python(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as told:
+        fedasmu.sweep("quickstart", "fedavg", **options)
+    assert message in str(told.value)
+    assert "--" not in str(told.value)
+
+
+@pytest.mark.parametrize("methods", ["fedavgg", "fedavg(alpha)", ",", "fedavg(", "nowhere:Method", "a b"])
+def test_a_mistake_in_a_list_of_methods_is_told_in_the_words_of_python(methods: str) -> None:
+    with pytest.raises(UserError) as told:
+        fedasmu.compare("quickstart", methods)
+    assert "--" not in str(told.value)
+
+
 def pairs() -> tuple[torch.Tensor, torch.Tensor]:
     data = blobs()
     return data.train.inputs, data.train.targets

@@ -84,14 +84,14 @@ def compare(
     path, count = find(recipe), study_workers(workers)
     from fedasmu.report.labels import check_reference, keep_order
     from fedasmu.study.cells import cells
-    from fedasmu.study.sweep import read
+    from fedasmu.study.sweep import for_each, read
     from fedasmu.trackers import check_known
 
     check_known(track or [])
     chosen = _chosen(path, methods, vary or [], "--vary", allow_code)
     out = out or Path("runs") / f"compare-{path.stem}"
     best = {} if tuned is None else read(tuned, allow_code)
-    found = {one.label: best.get(one.label, best.get(one.base, [])) for one in chosen}
+    found = for_each(chosen, best)
     for one in [one for one in chosen if tuned and not {one.label, one.base} & set(best)]:
         say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
@@ -146,18 +146,13 @@ def sweep(
             "--grid or --trials: what is to be tried? For instance --grid local.lr=0.01,0.03, or --trials 5"
         )
     count = study_workers(workers)
-    from fedasmu.recipe import load
-    from fedasmu.study import spaces
     from fedasmu.study import sweep as tuning
-    from fedasmu.study.cells import cells
+    from fedasmu.study.sweeping import planned
 
     chosen = _chosen(path, methods, grid or [], "--grid", allow_code)
-    if trials is not None:
-        chosen = spaces.trials(chosen, load(path, overrides or [], allow_code=allow_code).local.lr, trials)
     out = out or Path("runs") / f"sweep-{path.stem}"
-    settings = tuning.held_out(overrides or [])
-    runs = cells(path, chosen, seed_range(seeds, first_seed), out, settings, budget, allow_code=allow_code)
-    tuning.check(runs)
+    seed_list = seed_range(seeds, first_seed)
+    chosen, runs = planned(path, chosen, seed_list, out, overrides or [], budget, trials, allow_code)
     failed = run_grid(runs, count, overwrite)
     results = tuning.tried(chosen, runs)
     if results:

@@ -81,7 +81,8 @@ class Actors:
         try:
             message = pack((job.command, job.device, job.seed), place, self._ray.cloudpickle.CloudPickler)
         except Exception as error:  # whatever a user's own objects raise when they are pickled
-            raise job.failure(f"it cannot be sent to a worker: {error}; use --workers inline") from None
+            advice = "compute in this process (workers: inline)"
+            raise job.failure(f"it cannot be sent to a worker: {error}; {advice}") from None
         reply, vector = member.handle.perform.options(num_returns=2).remote(message, *vectors)
         member.given.append(Given(ticket, job, reply, vector))
         return True

@@ -14,9 +14,7 @@ from fedasmu.pools.worker import Died, Worker
 
 def processes(site: Site, workers: int) -> Crew:
     if "fork" not in multiprocessing.get_all_start_methods():
-        raise UserError(
-            f"workers = {workers}: worker processes need an operating system with fork; use --workers inline"
-        )
+        raise UserError(f"workers = {workers}: worker processes need an operating system with fork; inline needs none")
     return Crew(site, Forked(site, workers))
 
 

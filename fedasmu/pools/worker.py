@@ -59,8 +59,8 @@ class Worker:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self._return(slot)
             raise job.failure(
-                f"it cannot be sent to a worker process: {error}; use --workers inline, or in the command only what "
-                "can be pickled, such as classes and functions at the top of a module"
+                f"it cannot be sent to a worker process: {error}; compute in this process (workers: inline), or have "
+                "in the command only what can be pickled, such as classes and functions at the top of a module"
             ) from None
         if self.given and len(message) > LIGHT:
             self._return(slot)

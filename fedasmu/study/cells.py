@@ -91,19 +91,23 @@ def cells(
     budget: float | None = None,
     tuned: Mapping[str, Sequence[str]] | None = None,
     allow_code: bool = False,
+    option: str = "--set",
 ) -> list[Cell]:
-    """The grid, seed by seed, so that all methods can be compared as soon as the first seed is done."""
+    """The grid, seed by seed, so that all methods can be compared as soon as the first seed is done.
+
+    `option` is where the user wrote the overrides.
+    """
     load(recipe, allow_code=allow_code)  # what is wrong with the file itself shows here
     table = read(recipe)
     if any(change.partition("=")[0].strip() in ("algorithm", "algorithm.name") for change in overrides):
-        raise UserError("--set algorithm.name: --methods says which methods to run")
+        raise UserError(f"{option} algorithm.name: the list of methods says which ones run; leave this out")
     grid = []
     for seed in seeds:
         for variant in variants:
             found = list((tuned or {}).get(variant.label, ()))
             changes = [*overrides, *found, *variant.changes, f"seed={seed}"]
-            whole = override(_with_method(table, variant.method), changes)
-            config = parse(whole, f"{recipe.name} with {variant.label}", overrides)
+            whole = override(_with_method(table, variant.method), changes, option)
+            config = parse(whole, f"{recipe.name} with {variant.label}", overrides, option)
             config = config if budget is None else config.scaled(budget)
             config = vouched(config, start_of(config.model))
             grid.append(Cell(variant.label, seed, config, out / variant.label / f"seed-{seed}"))

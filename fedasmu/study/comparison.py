@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
@@ -21,9 +21,20 @@ from fedasmu.result import Result, load_runs
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell, cells, own_method
+from fedasmu.study.sweep import for_each, read
 
 if TYPE_CHECKING:
     import pandas
+
+
+class Best(Protocol):
+    """What a sweep found."""
+
+    @property
+    def best(self) -> dict[str, list[str]]: ...
+
+
+Tuned = str | Path | Best
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ def compare(
     first_seed: int = 0,
     changes: Changes = (),
     budget: float | None = None,
+    tuned: Tuned | None = None,
     workers: grid.Workers = "inline",
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -75,18 +87,35 @@ def compare(
     """Run several methods on several seeds, as `fedasmu compare` does: what is finished is not run again.
 
     Methods are written as there, "fedasync(alpha=0.9)" for one with settings; the recipe's own unless given. `changes`
-    are keys of the recipe, as {"stop.uploads": 100}. With `workers`, so many runs go on at once.
+    are keys of the recipe, as {"stop.uploads": 100}. `tuned` is what `fedasmu.sweep` found, or where it is: each method
+    then runs with its best settings. With `workers`, so many runs go on at once.
     """
-    if seeds < 1 or first_seed < 0:
-        raise UserError(f"seeds = {seeds}, first_seed = {first_seed}: there must be at least one seed, from 0 on")
-    path = find(recipe)
-    listed = methods if isinstance(methods, str) else ",".join(methods)
-    chosen = variants.read(listed or own_method(path, False))
+    path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
+    chosen = chosen_of(path, methods)
     directory = Path("runs") / f"compare-{path.stem}" if out is None else Path(out)
-    runs = cells(path, chosen, range(first_seed, first_seed + seeds), directory, texts(changes), budget)
+    best = for_each(chosen, _best(tuned))
+    runs = cells(path, chosen, range_of_seeds, directory, texts(changes), budget, best, option="changes")
     keep_order(directory, [one.label for one in chosen])
     failed = grid.run(runs, workers, Board(Console(quiet=not progress)), overwrite)
     return Comparison(directory, _results(runs), {str(cell): reason for cell, reason in failed})
+
+
+def seed_range(count: int, first: int) -> range:
+    if count < 1 or first < 0:
+        raise UserError(f"seeds = {count}, first_seed = {first}: there must be at least one seed, from 0 on")
+    return range(first, first + count)
+
+
+def chosen_of(recipe: Path, methods: str | Sequence[str]) -> list[variants.Variant]:
+    """The methods of a list; the recipe's own if it is empty."""
+    listed = methods if isinstance(methods, str) else ",".join(methods)
+    return variants.read(listed or own_method(recipe, False))
+
+
+def _best(tuned: Tuned | None) -> dict[str, list[str]]:
+    if tuned is None:
+        return {}
+    return read(Path(tuned)) if isinstance(tuned, str | Path) else tuned.best
 
 
 def _results(runs: Sequence[Cell]) -> tuple[Result, ...]:

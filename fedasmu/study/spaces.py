@@ -39,7 +39,7 @@ SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settin
 def trials(variants: Sequence[Variant], rate: float, count: int) -> list[Variant]:
     """Every variant with `count` settings. `rate` is the recipe's learning rate."""
     if not 1 <= count <= len(FACTORS):
-        raise UserError(f"--trials {count}: must be 1 to {len(FACTORS)}, so that every method has as many to try")
+        raise UserError(f"trials = {count}: must be 1 to {len(FACTORS)}, so that every method has as many to try")
     found = []
     for variant in variants:
         found += [variant, *(variant.changed(keys) for keys in _drawn(variant, rate)[: count - 1])]

@@ -1,4 +1,4 @@
-"""Tuning: every method with every setting of a grid, judged on a part of the training data that is held out.
+"""What a sweep finds: each method with every setting of a grid, judged on training data that is held out.
 
 The test data are never looked at. What is best for each method goes to tuned.json, for `fedasmu compare --tuned`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +30,9 @@ FILE = "tuned.json"
 
 def held_out(overrides: Sequence[str]) -> list[str]:
     """The overrides of a sweep: a tenth of the training data to judge on, unless a share is given."""
-    return (
-        list(overrides)
-        if any(_key(text) == "data.held_out" for text in overrides)
-        else [
-            *overrides,
-            f"data.held_out={HELD_OUT}",
-        ]
-    )
+    if any(_key(text) == "data.held_out" for text in overrides):
+        return list(overrides)
+    return [*overrides, f"data.held_out={HELD_OUT}"]
 
 
 def _key(text: str) -> str:
@@ -52,7 +47,7 @@ def check(cells: Sequence[Cell]) -> None:
         if ":" in cell.config.data.name:
             raise UserError(
                 f"data.name = {cell.config.data.name}: a sweep cannot hold out a part of data of your own; "
-                "return your validation data as its test data and use `fedasmu compare --vary`"
+                "return your validation data as its test data, and compare the method with each setting on them"
             )
 
 
@@ -117,13 +112,18 @@ def _numbers(one: Tried) -> list[tuple[str, float]]:
     return found
 
 
+def for_each(chosen: Sequence[Variant], best: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """By label, the settings that were best for a variant, or for the one that it was made from."""
+    return {one.label: best.get(one.label, best.get(one.base, [])) for one in chosen}
+
+
 def table(results: Sequence[Tried]) -> Grid:
     rows, seen = [], set()
     for one in results:
         first = one.method not in seen
         seen.add(one.method)
         score = plus_minus(one.standing.score, one.standing.spread)
-        rows.append((one.method if first else "", " ".join(one.changes) or "as it is", score, "best" * first))
+        rows.append((one.method if first else "", " ".join(one.changes) or "as it is", score, "best" if first else ""))
     name = results[0].standing.metric.name if results else ACCURACY
     title = f"{name[0].upper()}{name[1:]} on held-out training data"
     return Grid(title, ("method", "settings", name, ""), tuple(rows))
@@ -151,9 +151,9 @@ def read(path: Path, allow_code: bool = False) -> dict[str, list[str]]:
         found: Any = json.loads(path.read_text())["best"]
         best = {str(method): [str(change) for change in changes] for method, changes in found.items()}
     except OSError as error:
-        raise UserError(f"--tuned {path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"tuned = {path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"--tuned {path}: not what `fedasmu sweep` writes") from None
+        raise UserError(f"tuned = {path}: not what a sweep writes") from None
     for change in (change for changes in best.values() for change in changes):
         agree(named_code(override({}, [change])), path, allow_code)
     return best

@@ -1,4 +1,4 @@
-"""The methods of a study, as they are written on the command line.
+"""The methods of a study, as they are written on the command line and in Python.
 
 fedasmu,fedbuff                     two methods
 fedasync(alpha=0.9,local.lr=0.02)   one with settings: its own ones by their name, those of other sections with theirs
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedasmu.algorithms import GROUPS, NAMES, ORDER, named
 from fedasmu.errors import UserError, did_you_mean
+from fedasmu.recipe import value_text
 from fedasmu.report.labels import slug
 
 
@@ -37,7 +39,7 @@ class Variant:
 
 
 def read(text: str) -> list[Variant]:
-    """All variants in a --methods list, each with a label of its own."""
+    """All variants in a list of methods, each with a label of its own."""
     variants: list[Variant] = []
     for part in split(text):
         if part in GROUPS:
@@ -57,16 +59,16 @@ def _one(text: str) -> Variant:
     match = re.fullmatch(r"(?:([\w.+-]+)=)?([\w.+:-]+)(?:\((.*)\))?", text)
     if match is None:
         raise UserError(
-            f"--methods {text}: write a method as name, name(key=value) or label=name(key=value); "
+            f"methods: {text}: write a method as name, name(key=value) or label=name(key=value); "
             "for instance: fedasmu,fedasync(alpha=0.9)"
         )
     label, method, inner = match.groups()
     if ":" not in method and method not in NAMES:
         hint = did_you_mean(method, [*NAMES, *GROUPS])
         raise UserError(
-            f"--methods {method}: unknown method{hint} (known: {', '.join(NAMES)}; and the lists {', '.join(GROUPS)})"
+            f"methods: {method}: unknown method{hint} (known: {', '.join(NAMES)}; and the lists {', '.join(GROUPS)})"
         )
-    keys = [key_value(part, "--methods", implied="algorithm.") for part in split(inner or "")]
+    keys = [key_value(part, "methods:", implied="algorithm.") for part in split(inner or "")]
     variant = Variant(slug(method), method).changed(keys)
     return replace(variant, label=slug(label)) if label else variant
 
@@ -79,7 +81,7 @@ def distinct(variants: list[Variant]) -> list[Variant]:
         if labels.count(label) > 1:
             raise UserError(f"two methods are labelled {label!r}: give one a label of its own, as in mine={label}")
     if not unique:
-        raise UserError("--methods: name at least one; see `fedasmu list methods`")
+        raise UserError("methods: name at least one; see `fedasmu list methods`")
     return unique
 
 
@@ -110,9 +112,23 @@ Axis = tuple[str, tuple[str, ...]]
 def axis(text: str, option: str) -> Axis:
     """`key=v1,v2`: a key of the recipe, or of one method as in fedasync.alpha, with the values it takes."""
     key, values = key_value(text, option)
+    return with_section(key, option), tuple(split(values))
+
+
+def axes_of(grid: Mapping[str, Sequence[Any]], option: str) -> list[Axis]:
+    """The same of a table, as Python has it: {"local.lr": [0.01, 0.03]}."""
+    found: list[Axis] = []
+    for key, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise UserError(f"{option} {key}: give the values to try as a list, not {values!r}")
+        found.append((with_section(key, option), tuple(value_text(value) for value in values)))
+    return found
+
+
+def with_section(key: str, option: str) -> str:
     if "." not in key:
-        raise UserError(f"{option} {text}: name the section too, for instance algorithm.alpha=0.3,0.6")
-    return key, tuple(split(values))
+        raise UserError(f"{option} {key}: name the section too, for instance algorithm.alpha")
+    return key
 
 
 def crossed(variants: Iterable[Variant], axes: Sequence[Axis], option: str) -> list[Variant]:
@@ -145,4 +161,4 @@ def _settings_of(method: str) -> set[str]:
     try:
         return set(named(method).model_fields)
     except ValueError as error:
-        raise UserError(f"--methods {method}: {error}") from None
+        raise UserError(f"methods: {method}: {error}") from None

@@ -357,7 +357,7 @@ def test_tuned_settings_are_used(recipe: Path) -> None:
         (("--vary", "lr=1,2"), "name the section too"),
         (("--vary", "fedbuff.buffer=1,2"), "none of the methods has it"),
         (("--vary", "local.lr=1,oops"), "local.lr"),
-        (("--set", "algorithm.name=fedavg"), "--methods says"),
+        (("--set", "algorithm.name=fedavg"), "--set algorithm.name: the list of methods says which ones run"),
         (("--budget", "0"), "must be a number above 0"),
         (("--workers", "0"), "must be a number, 1 or more"),
         (("--tuned", "nowhere.json"), "cannot be read"),

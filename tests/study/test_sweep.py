@@ -90,7 +90,7 @@ def test_bad_grids(recipe: Path, options: tuple[str, ...], message: str) -> None
 @pytest.mark.parametrize("text", ["", "[]", '{"best": 3}', '{"other": {}}'])
 def test_a_file_that_no_sweep_wrote(tmp_path: Path, text: str) -> None:
     (tmp_path / "tuned.json").write_text(text)
-    with pytest.raises(UserError, match="not what `fedasmu sweep` writes"):
+    with pytest.raises(UserError, match="not what a sweep writes"):
         sweep.read(tmp_path)
 
 

@@ -1,0 +1,109 @@
+"""sweep from Python, and the runs that it has in common with the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedasmu.errors import UserError
+from fedasmu.packaged import find
+from fedasmu.recipe import Changes, load, texts
+from fedasmu.report.tables import Grid
+from fedasmu.study import grid as runs_of
+from fedasmu.study import spaces
+from fedasmu.study import sweep as found
+from fedasmu.study.board import Board
+from fedasmu.study.cells import Cell, cells
+from fedasmu.study.comparison import chosen_of, seed_range
+from fedasmu.study.variants import Variant, axes_of, crossed
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found. A notebook shows it as its table; `fedasmu.compare(..., tuned=...)` takes it."""
+
+    directory: Path
+    tried: tuple[found.Tried, ...]  # every setting, the best of each method first
+    failures: dict[str, str]  # what became of no result, and why
+
+    @property
+    def best(self) -> dict[str, list[str]]:
+        """The best settings of each method, as changes of the recipe."""
+        return found.best(self.tried)
+
+    @property
+    def edges(self) -> list[str]:
+        """Of these, the numbers that are the least or the largest that were tried: a better one may lie beyond."""
+        return found.at_an_edge(self.tried)
+
+    @property
+    def table(self) -> Grid:
+        """What `fedasmu sweep` prints at its end."""
+        return found.table(self.tried)
+
+    def __str__(self) -> str:
+        edges = [f"{edge}: a better one may lie beyond" for edge in self.edges]
+        failed = [f"failed: {cell}: {reason}" for cell, reason in self.failures.items()]
+        return "\n".join([self.table.markdown(), *edges, *failed])
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def sweep(
+    recipe: str | Path,
+    methods: str | Sequence[str] = (),
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    trials: int | None = None,
+    seeds: int = 1,
+    first_seed: int = 0,
+    changes: Changes = (),
+    budget: float | None = None,
+    workers: runs_of.Workers = "inline",
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Sweep:
+    """Find the best settings of each method, as `fedasmu sweep` does: on training data that is held out for it.
+
+    `grid` has the values to try, as {"local.lr": [0.01, 0.03], "fedasync.alpha": [0.3, 0.6]}; instead of it, `trials`
+    draws so many settings for every method, its own among them. All else is as in `fedasmu.compare`.
+    """
+    if bool(grid) == (trials is not None):
+        raise UserError(
+            "grid or trials: what is to be tried? For instance grid={'local.lr': [0.01, 0.03]}, or trials=5"
+        )
+    path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
+    directory = Path("runs") / f"sweep-{path.stem}" if out is None else Path(out)
+    chosen = crossed(chosen_of(path, methods), axes_of(grid or {}, "grid"), "grid")
+    chosen, runs = planned(path, chosen, range_of_seeds, directory, texts(changes), budget, trials, option="changes")
+    failed = runs_of.run(runs, workers, Board(Console(quiet=not progress)), overwrite)
+    results = found.tried(chosen, runs)
+    if results:
+        found.write(results, str(recipe), directory)
+    return Sweep(directory, tuple(results), {str(cell): reason for cell, reason in failed})
+
+
+def planned(
+    recipe: Path,
+    chosen: Sequence[Variant],
+    seeds: Iterable[int],
+    out: Path,
+    changes: Sequence[str],
+    budget: float | None,
+    trials: int | None,
+    allow_code: bool = False,
+    option: str = "--set",
+) -> tuple[list[Variant], list[Cell]]:
+    """What a sweep tries, and its runs. Refuses what would be judged on the test data."""
+    if trials is not None:
+        rate = load(recipe, changes, option, allow_code=allow_code).local.lr
+        chosen = spaces.trials(chosen, rate, trials)
+    runs = cells(recipe, chosen, seeds, out, found.held_out(changes), budget, allow_code=allow_code, option=option)
+    found.check(runs)
+    return list(chosen), runs
