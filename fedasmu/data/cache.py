@@ -19,7 +19,7 @@ from filelock import FileLock
 from fedasmu.data.places import cache_directory
 from fedasmu.data.reading import Array, Arrays, Reading
 
-_FORMATS = {"uci-har": 2}  # a new number when a reader changes what it gives; 1 unless said
+_FORMATS = {"uci-har": 2, "imdb": 2}  # a new number when a reader changes what it gives; 1 unless said
 _SPARE = 1 << 26  # bytes of disk to leave free
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ class Examples:
     A network sees `inputs * scale + shift`, channel by channel, when `scale` is given; otherwise the plain inputs.
     """
 
-    inputs: Tensor  # (n, ...): uint8 images (n, channels, height, width), float32 features, or int64 tokens (n, length)
+    inputs: Tensor  # (n, ...): uint8 images (n, channels, height, width), float32 features, or int32 words (n, length)
     targets: Tensor  # (n,) int64 classes, or (n, k) float32 numbers to predict
     scale: Tensor | None = None  # (channels,) float32
     shift: Tensor | None = None
@@ -29,6 +29,8 @@ class Examples:
 
     def batch(self, indices: Tensor | slice) -> tuple[Tensor, Tensor]:
         inputs = self.inputs[indices]
+        if inputs.dtype == torch.int32:  # words, which take half the memory until they are used
+            inputs = inputs.long()
         if self.scale is not None and self.shift is not None:
             channels = (-1,) + (1,) * (inputs.dim() - 2)
             inputs = torch.addcmul(self.shift.view(channels), inputs, self.scale.view(channels))

@@ -103,7 +103,7 @@ def _texts(path: Path, pair: Any, column: str, options: TextOptions) -> tuple[li
         if [] in split:
             raise DataError(f"{path}: example {split.index([])} has an empty {column}")
     words = vocabulary(texts[0], options.vocabulary)
-    rows = [np.empty((len(split), options.length), np.int64) for split in texts]
+    rows = [np.empty((len(split), options.length), np.int32) for split in texts]
     for split, row in zip(texts, rows, strict=True):
         encode(split, words, options, row)
     return rows, words

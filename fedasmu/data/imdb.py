@@ -19,8 +19,8 @@ def read(reading: Reading) -> Arrays:
         train = _reviews(root / "train", description.train, advance)
         test = _reviews(root / "test", description.test, advance)
     words = vocabulary(train, options.vocabulary)  # of the training reviews alone
-    train_inputs = reading.new_array("train_inputs", (len(train), options.length), np.int64)
-    test_inputs = reading.new_array("test_inputs", (len(test), options.length), np.int64)
+    train_inputs = reading.new_array("train_inputs", (len(train), options.length), np.int32)
+    test_inputs = reading.new_array("test_inputs", (len(test), options.length), np.int32)
     encode(train, words, options, train_inputs)
     encode(test, words, options, test_inputs)
     train_targets, test_targets = (np.repeat([0, 1], len(texts) // 2) for texts in (train, test))

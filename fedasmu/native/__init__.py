@@ -226,7 +226,7 @@ class _Data:
             scale, shift = checks.examples(examples, shape)
         checks.labels(targets if indices is None else targets[indices], plan.classes)
         self._tensors = inputs, scale, shift, targets
-        self._structure = library.Data(*map(_address, self._tensors), inputs.is_floating_point())
+        self._structure = library.Data(*map(_address, self._tensors), inputs.dtype in (torch.float32, torch.int64))
         self.address = ctypes.byref(self._structure)
 
 

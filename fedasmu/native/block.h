@@ -51,9 +51,11 @@ template <int L> class Block {
 
   // Lanes past the end of the batch repeat its last sample; their loss has weight 0.
   void read(const float* vector, const Data& data, const Batch& batch, Index first) {
-    if (text_)
+    if (text_ && data.wide)
       read_text(vector, static_cast<const Index*>(data.inputs), batch, first);
-    else if (data.floats)
+    else if (text_)
+      read_text(vector, static_cast<const std::int32_t*>(data.inputs), batch, first);
+    else if (data.wide)
       read_as<L>(static_cast<const float*>(data.inputs), data, batch, first, graph_.tensor(0), value(0));
     else
       read_as<L>(static_cast<const std::uint8_t*>(data.inputs), data, batch, first, graph_.tensor(0), value(0));
@@ -209,10 +211,11 @@ template <int L> class Block {
     }
   }
 
-  void read_text(const float* vector, const Index* inputs, const Batch& batch, Index first) {
+  template <typename Word>
+  void read_text(const float* vector, const Word* inputs, const Batch& batch, Index first) {
     if (first % Text::kTexts == 0) {
       const Index count = std::min(Text::kTexts, batch.size - first);
-      const Index* texts[Text::kTexts];
+      const Word* texts[Text::kTexts];
       for (Index s = 0; s < count; ++s) texts[s] = inputs + batch[first + s] * text_->length();
       text_->read(vector, texts, count);
     }

@@ -29,7 +29,7 @@ def tensor(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], *shapes: t
 
 def texts(value: Examples, length: int, indices: Tensor | None, vocabulary: int) -> None:
     """Tokens that the network has vectors for."""
-    tensor("inputs", value.inputs, (torch.int64,), (len(value.targets), length))
+    tensor("inputs", value.inputs, (torch.int32, torch.int64), (len(value.targets), length))
     tensor("targets", value.targets, (torch.int64,), (len(value.targets),))
     _range("tokens", value.inputs if indices is None else value.inputs[indices], vocabulary, "words")
 

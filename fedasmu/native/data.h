@@ -10,7 +10,7 @@ struct Data {
   const void* inputs;
   const float *scale, *shift;  // one a channel; null for texts
   const Index* targets;
-  Index floats;  // the inputs are float, not uint8; texts are Index
+  Index wide;  // the inputs are float, not uint8; the words of texts are Index, not std::int32_t
 };
 
 struct Batch {

@@ -24,7 +24,7 @@ _Structure = TypeVar("_Structure", bound=ctypes.Structure)
 class Data(ctypes.Structure):
     """Examples, as engine.cpp reads them."""
 
-    _fields_ = [(name, _pointer) for name in ("inputs", "scale", "shift", "targets")] + [("floats", _number)]
+    _fields_ = [(name, _pointer) for name in ("inputs", "scale", "shift", "targets")] + [("wide", _number)]
 
 
 class Step(ctypes.Structure):

@@ -64,9 +64,8 @@ class Text {
     }
   }
 
-  void read(const float* vector, const Index* const* texts, Index count) {
-    std::copy_n(texts, count, texts_);
-    find_words(vector, count);
+  template <typename Word> void read(const float* vector, const Word* const* texts, Index count) {
+    find_words(vector, texts, count);
     Index first = 0;
     for (std::size_t i = 0; i < windows_.size(); first += windows_[i++].filters)
       for (Index group = 0; group < windows_[i].groups(); ++group)
@@ -92,11 +91,12 @@ class Text {
           const Index answer = (first + s) * features_ + feature;
           if (delta == 0 || (w.relu && !(answers_[answer] > 0))) continue;
           if (w.bias >= 0) gradient[w.bias + f] += delta;
-          const Index* word = texts_[first + s] + choices_[answer];
+          const std::int32_t* place = places_.data() + (first + s) * length_ + choices_[answer];
           for (Index tap = 0; tap < w.width; ++tap) {
-            const Index at = (f * w.width + tap) * depth_, vectors = vectors_ + word[tap] * depth_;
+            const Index word = words_[place[tap]];
+            const Index at = (f * w.width + tap) * depth_, vectors = vectors_ + word * depth_;
             add(delta, vector + vectors, gradients_[i].data() + at);
-            if (word[tap] != padding_) add(delta, turned_[i].data() + at, gradient + vectors);
+            if (word != padding_) add(delta, turned_[i].data() + at, gradient + vectors);
           }
         }
     }
@@ -125,14 +125,14 @@ class Text {
   }
 
   // Gives every word of the texts a slot, and computes the terms of those that are new in this batch.
-  void find_words(const float* vector, Index count) {
+  template <typename Word> void find_words(const float* vector, const Word* const* texts, Index count) {
     const Index known = static_cast<Index>(words_.size());
     for (Index s = 0; s < count; ++s)
       for (Index t = 0; t < length_; ++t) {
-        std::int32_t& slot = slots_[texts_[s][t]];
+        std::int32_t& slot = slots_[texts[s][t]];
         if (slot < 0) {
           slot = static_cast<std::int32_t>(words_.size());
-          words_.push_back(texts_[s][t]);
+          words_.push_back(texts[s][t]);
         }
         places_[s * length_ + t] = slot;
       }
@@ -203,7 +203,6 @@ class Text {
   std::vector<std::int32_t> places_;   // the slots of the texts' words
   std::vector<float> answers_;         // the strongest: [text][feature]
   std::vector<std::int32_t> choices_;  // where the strongest window begins
-  const Index* texts_[kTexts] = {};
   Buffer chunk_;
   std::vector<Buffer> packed_, terms_, turned_, gradients_;  // of each window
 };

@@ -53,7 +53,7 @@ class Own:
         if text is None:
             raise UserError("data: the inputs are texts, but this run is not trained on texts")
         options = TextOptions(len(words), text.length, text.padding, text.truncation)
-        rows = np.zeros((len(self.inputs), text.length), np.int64)
+        rows = np.zeros((len(self.inputs), text.length), np.int32)
         encode((tokens(one) for one in self.inputs), words, options, rows)
         return torch.from_numpy(rows), self.targets
 

@@ -65,7 +65,8 @@ def test_words_and_numbers(folder: Path) -> None:
         [4, 3, 1, 5, 5],
     ]
     assert data.test.inputs.tolist()[0] == [0, 0, 1, 1, 2]  # the words of the test set are not in the vocabulary
-    assert (data.train.inputs.dtype, data.shape, data.classes) == (torch.int64, (5,), 2)
+    assert (data.train.inputs.dtype, data.shape, data.classes) == (torch.int32, (5,), 2)
+    assert data.train.batch(slice(0, 2))[0].dtype == torch.int64  # as any network takes them
     assert data.train.batch(torch.tensor([1]))[0].tolist() == [[0, 2, 1, 4, 1]]
 
 

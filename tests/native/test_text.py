@@ -91,6 +91,17 @@ def test_every_instruction_set(variant: str, count: int) -> None:
     check_batch(Words([3, 1], filters=19), (9,), texts(count, 9, 12), torch.arange(count))
 
 
+def test_narrow_words_give_the_bits_of_wide_ones() -> None:
+    torch.manual_seed(0)
+    module, wide = Words([3, 2], filters=19), texts(150, 9, 12)
+    layout, narrow = Layout.of(module), Examples(wide.inputs.to(torch.int32), wide.targets)
+    engine, start = native.NativeEngine(module, layout, (9,)), layout.read(module)
+    (loss, gradient), (same, again) = (engine.gradient(start, one, torch.arange(150)) for one in (narrow, wide))
+    assert loss == same
+    assert torch.equal(gradient, again)
+    assert engine.evaluate(start, narrow) == engine.evaluate(start, wide)
+
+
 @pytest.mark.parametrize(
     "ways",
     [
