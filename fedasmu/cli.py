@@ -212,9 +212,14 @@ def where(name: str, directory: Directory = None) -> None:
     """Show where a data set is looked for, and where it was found."""
     from fedasmu import data
 
-    for place, found in data.where(name, directory):
-        console.print("[green]found [/green]" if found else "[dim]-     [/dim]", end=" ")
-        say(str(place))
+    for look in data.where(name, directory):
+        if look.partial:
+            more = f" and {len(look.missing) - 3} more" if len(look.missing) > 3 else ""
+            sign, lacks = "[yellow]part [/yellow]", f", which lacks {', '.join(look.missing[:3])}{more}"
+        else:
+            sign, lacks = "[dim]-    [/dim]" if look.missing else "[green]found[/green]", ""
+        console.print(sign, end=" ")
+        say(f"{look.folder}{lacks}")
 
 
 @data_app.command(epilog="[bold]Example[/bold]  fedasmu data prepare fashion-mnist")

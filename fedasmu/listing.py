@@ -45,12 +45,9 @@ def models() -> Rows:
 
 
 def datasets() -> Rows:
-    from fedasmu.data import DATASETS, where
+    from fedasmu.data import DATASETS, is_here
 
-    return [
-        {"name": entry.name, "description": entry.summary, "here": any(found for _, found in where(entry.name))}
-        for entry in DATASETS
-    ]
+    return [{"name": entry.name, "description": entry.summary, "here": is_here(entry.name)} for entry in DATASETS]
 
 
 def recipes() -> Rows:
@@ -68,10 +65,11 @@ def recipes() -> Rows:
 def fleets() -> Rows:
     from fedasmu.fleets import PRESETS_OF_FLEETS
 
-    return [
-        {"name": name, "description": about, **{"settings": str(keys)}}
-        for name, (about, keys) in PRESETS_OF_FLEETS.items()
-    ]
+    rows = []
+    for name, (about, keys) in PRESETS_OF_FLEETS.items():
+        settings = ", ".join(f"{key} = {_written(value)}" for key, value in keys.items())
+        rows.append({"name": name, "description": about, "settings": settings})
+    return rows
 
 
 def keys(method: str = "") -> Rows:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from fedasmu.data.datasets import DATASETS
 from fedasmu.data.description import Description, TextOptions
 from fedasmu.data.errors import DataError
-from fedasmu.data.places import EMBEDDED, Place, candidates, find, not_found
+from fedasmu.data.places import Look, Place, find, looks, not_found
 from fedasmu.data.progress import Progress
 from fedasmu.errors import did_you_mean
 
@@ -28,8 +28,10 @@ __all__ = [
     "NAMES",
     "DataError",
     "Description",
+    "Look",
     "TextOptions",
     "describe",
+    "is_here",
     "load",
     "part_of",
     "prepare",
@@ -103,23 +105,14 @@ def verify(name: str, directory: str | Path | None = None) -> tuple[int, int]:
     return right, len(files) - right
 
 
-def where(name: str, directory: str | Path | None = None) -> list[tuple[Path, bool]]:
-    """Each folder that `load` would look into, best first, and whether all the files are there.
+def where(name: str, directory: str | Path | None = None) -> list[Look]:
+    """Each folder that `load` would look into, best first, and what is missing there."""
+    return looks(describe(name), None if directory is None else Path(directory))
 
-    One that may hold several layouts of the files is listed once. One that has a part of the data set but not another
-    (the images, but not who wrote them) is listed for both.
-    """
-    description = describe(name)
-    if description.embedded:
-        return [(EMBEDDED, True)]
-    named = None if directory is None else Path(directory)
-    looked: list[tuple[Path, bool]] = []
-    for alternatives in description.parts:
-        found: dict[Path, bool] = {}
-        for place in candidates(alternatives, named):
-            found[place.folder] = found.get(place.folder, False) or not place.missing
-        looked += found.items()
-    return list(dict.fromkeys(looked))
+
+def is_here(name: str) -> bool:
+    """Whether it can be read without a download."""
+    return find(describe(name), None) is not None
 
 
 def _check_fallback(name: str, fallback: str | None) -> None:

@@ -37,6 +37,15 @@ class Place:
         return next((path for path in paths if is_there(path)), None)
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a look into a folder found."""
+
+    folder: Path
+    missing: tuple[str, ...] = ()  # of the files that were looked for
+    partial: bool = False  # some of them are there, and some are not
+
+
 def cache_directory() -> Path:
     """Downloads and decoded tensors go here."""
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -74,6 +83,26 @@ def find(description: Description, directory: Path | None) -> tuple[Place, ...] 
     parts = [find_part(alternatives, directory) for alternatives in description.parts]
     found = tuple(part for part in parts if part is not None)
     return found if len(found) == len(parts) else None
+
+
+def looks(description: Description, directory: Path | None) -> list[Look]:
+    """Into each folder where the data set may be, best first. Of several layouts, the one that lacks least counts."""
+    if description.embedded:
+        return [Look(EMBEDDED)]
+    best: dict[Path, list[Place]] = {}  # a place for each part of the data set that may be there
+    for alternatives in description.parts:
+        places: dict[Path, list[Place]] = {}
+        for place in candidates(alternatives, directory):
+            places.setdefault(place.folder, []).append(place)
+        for folder, ways in places.items():
+            best.setdefault(folder, []).append(min(ways, key=lambda way: len(way.missing) / len(way.layout.files)))
+    return [_look(folder, parts) for folder, parts in best.items()]
+
+
+def _look(folder: Path, parts: list[Place]) -> Look:
+    missing = tuple(name for part in parts for name in part.missing)
+    wanted = sum(len(part.layout.files) for part in parts)
+    return Look(folder, missing, 0 < len(missing) < wanted)
 
 
 def not_found(description: Description, directory: Path | None) -> str:

@@ -79,7 +79,7 @@ def _obstacle(part: Part, only: Collection[str], path: Path, share: float | None
     if not path.is_file():
         return f"there is no recipe {part.recipe}"
     name = load(path, overrides).data.name
-    if ":" not in name and not any(found for _, found in data.where(name)):
+    if ":" not in name and not data.is_here(name):
         return f"{name} is not on this machine: `fedasmu data prepare {name}` gets it"
     return "too slow for this budget" if share is None else ""
 

@@ -183,6 +183,12 @@ def test_where_data_are_looked_for(fedasmu: Command, tmp_path: Path, monkeypatch
     assert str(tmp_path / "cache") in output
     code, output = fedasmu("data", "where", "fashion-mnist-small")
     assert "found" in output
+    signals = tmp_path / "train" / "Inertial Signals"
+    signals.mkdir(parents=True)
+    (signals / "body_acc_x_train.txt").touch()
+    code, output = fedasmu("data", "where", "uci-har", "--dir", str(tmp_path))
+    assert f"part  {tmp_path}, which lacks train/Inertial Signals/body_acc_y_train.txt" in " ".join(output.split("\n"))
+    assert "more" in output
 
 
 def test_preparing_data_says_what_they_are(fedasmu: Command) -> None:

@@ -33,17 +33,18 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folders_do_not_pass_for_files(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / "project" / name).mkdir(parents=True)
-    assert not any(found for _, found in data.where("cifar-100", tmp_path / "project"))
+    assert all(look.missing for look in data.where("cifar-100", tmp_path / "project"))
 
 
 def test_a_folder_is_listed_once_whatever_the_layout_of_its_files(tmp_path: Path) -> None:
-    folders = [folder for folder, _ in data.where("cifar-100", tmp_path)]
+    folders = [look.folder for look in data.where("cifar-100", tmp_path)]
     assert tmp_path in folders
     assert len(folders) == len(set(folders))
     (tmp_path / "train").write_bytes(b"")
     (tmp_path / "test").write_bytes(b"")
     (tmp_path / "meta").write_bytes(b"")
-    assert dict(data.where("cifar-100", tmp_path))[tmp_path], "in one of the layouts"
+    (here,) = (look for look in data.where("cifar-100", tmp_path) if look.folder == tmp_path)
+    assert not here.missing, "in one of the layouts"
 
 
 def test_a_file_is_no_data_directory(tmp_path: Path) -> None:

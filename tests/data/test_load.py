@@ -40,7 +40,7 @@ def test_the_embedded_part_is_balanced() -> None:
     assert data.train.targets.bincount().tolist() == [1_000] * 10
     assert data.test.targets.bincount().tolist() == [200] * 10
     assert data.train.inputs.float().mean().item() == pytest.approx(0.286 * 255, abs=1)
-    assert where("fashion-mnist-small") == [(places.EMBEDDED, True)]
+    assert where("fashion-mnist-small") == [places.Look(places.EMBEDDED)]
     assert "MIT" in (places.EMBEDDED / "LICENSE").read_text(encoding="utf-8")
 
 
@@ -70,10 +70,23 @@ def test_the_order_of_the_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write(tmp_path / "system" / "mnist", "mnist")
     bases = ["argument", "variable", "cache", "system"]
     listed = where("mnist", tmp_path / "argument")
-    assert [path for path, found in listed if found] == [tmp_path / "system" / "mnist"]
-    order = [path.relative_to(tmp_path).parts[0] for path, _ in listed]
+    assert [look.folder for look in listed if not look.missing] == [tmp_path / "system" / "mnist"]
+    order = [look.folder.relative_to(tmp_path).parts[0] for look in listed]
     assert order == sorted(order, key=bases.index)
     assert set(order) == set(bases)
+
+
+def test_a_folder_with_a_part_of_the_files_says_what_it_lacks(tmp_path: Path) -> None:
+    folder = write(tmp_path / "mine", "mnist")
+    (folder / "t10k-labels-idx1-ubyte").unlink()
+    here = next(look for look in where("mnist", folder) if look.folder == folder)
+    assert here == places.Look(folder, ("t10k-labels-idx1-ubyte",), partial=True)
+    assert all(look.missing and not look.partial for look in where("mnist", folder) if look.folder != folder)
+    write(folder, "mnist")
+    assert next(look for look in where("mnist", folder) if look.folder == folder) == places.Look(folder)
+    # who wrote the digits is another part of another data set, which may be in the same folder
+    writers = next(look for look in where("mnist-writers", folder) if look.folder == folder)
+    assert writers == places.Look(folder, ("qmnist-train-labels-idx2-int",), partial=True)
 
 
 def test_what_to_put_where(tmp_path: Path) -> None:
