@@ -28,6 +28,7 @@ from fedasmu.evaluation import Evaluation
 from fedasmu.events import Event, Measured
 from fedasmu.extension import extend, longer, recipe_of
 from fedasmu.goal import Loss, Score
+from fedasmu.imports import GO_ON, INSIDE
 from fedasmu.lock import check_idle
 from fedasmu.measure import IN_PYTHON
 from fedasmu.process import one_thread, stop_request
@@ -129,6 +130,8 @@ class Experiment:
                 return self.run(out, workers=workers, resume=resume, **told)
         directory = Path(out) if out is not None else Path("runs") / self.config.name
         pools.factory(workers)
+        if INSIDE in self.config.algorithm.name:
+            say(f"{self.config.algorithm.name} stands inside a function: `fedasmu resume` will not find it; {GO_ON}")
         check_idle(directory)
         if resume:
             recipe_of(directory)

@@ -17,6 +17,8 @@ from fedasmu.errors import UserError
 
 SECTIONS = ("model", "data", "algorithm")  # whose name may be that of code
 KEYS = (("local", "loss"), ("evaluate", "metric"))  # of other sections, which may too
+INSIDE = "<locals>"  # in the name of a class that a function has made
+GO_ON = "Experiment(the same settings).run(the same directory, resume=True) goes on with a run of it"
 AllowCode = bool | Collection[str]  # all of it, or what is of these names
 
 
@@ -51,6 +53,8 @@ def agree(code: Mapping[str, str], source: Path, allow_code: AllowCode) -> None:
 def load(path: str) -> Any:
     """The function or class at "package.module:name". Modules in the current folder are found too."""
     module_name, _, attribute = path.partition(":")
+    if INSIDE in attribute:
+        raise ValueError(f"{path!r} stands inside a function, where it is not found again; {GO_ON}")
     if not module_name or not attribute.isidentifier():
         raise ValueError(f"{path!r} is not of the form package.module:name")
     if _of_python(module_name):

@@ -28,7 +28,7 @@ from fedasmu.events import Delivered, Event, Measured
 from fedasmu.protocol import Fetch, Memory, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.schedule import Periodic
 from fedasmu.simulation.device import Device
-from helpers.blobs import Run, blobs, outputs, settings
+from helpers.blobs import Run, blobs, outputs, settings, softmax
 from helpers.repository import ROOT
 
 RESTLESS = {"jitter": 0.3, "dropout": 0.15, "availability": 0.8, "cycle": 40.0}
@@ -266,6 +266,27 @@ def test_interrupted_while_it_resumes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(calls) == 2
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir()) == before
     assert outputs(resume(tmp_path / "run")) == expected
+
+
+def test_a_method_inside_a_function_is_resumed_from_where_it_is(tmp_path: Path) -> None:
+    class Inner(FedAsync):
+        """Nobody but this function can name it."""
+
+    def experiment() -> Experiment:
+        return Experiment(settings(algorithm=Inner(alpha=0.5), stop={"uploads": 30}), model=softmax, data=blobs())
+
+    def stop(desk: Desk, line: Event | Measured) -> None:
+        if isinstance(line, Delivered) and desk.server.counters.received == 15:
+            signal.raise_signal(signal.SIGINT)
+
+    said: list[str] = []
+    expected = outputs(experiment().run(tmp_path / "whole", say=said.append))
+    assert any("stands inside a function: `fedasmu resume` will not find it" in one for one in said)
+    with pytest.raises(Interrupted):
+        experiment().run(tmp_path / "run", observe=stop)
+    with pytest.raises(UserError, match=r"stands inside a function, where it is not found again; Experiment\(the same"):
+        Experiment.of_run(tmp_path / "run", model=softmax, data=blobs(), allow_code=True)
+    assert outputs(experiment().run(tmp_path / "run", resume=True)) == expected
 
 
 def damage(path: Path) -> None:
