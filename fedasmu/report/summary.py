@@ -82,11 +82,20 @@ def curve(result: Result) -> Figure:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(result.curve["time"], result.scores, color="#2563eb", linewidth=1.6)
+    axes.margins(y=0.12)  # room for the labels
     for target, seconds in run["time_to"].items():
         if seconds is not None:
             axes.plot([seconds], [float(target)], "o", color="#dc2626", markersize=4)
+            # Before it gets there a curve is on one side of the target, and later on the other: a label is beside it.
+            late = seconds > 0.6 * result.curve["time"][-1]
+            above = late == result.metric.larger
             axes.annotate(
-                f"{target} at {seconds:,.0f} s", (seconds, float(target)), (6, -10), textcoords="offset points"
+                f"{target} at {seconds:,.0f} s",
+                (seconds, float(target)),
+                (-6 if late else 6, 5 if above else -5),
+                textcoords="offset points",
+                ha="right" if late else "left",
+                va="bottom" if above else "top",
             )
     axes.set(
         xlabel="virtual time (s)",
