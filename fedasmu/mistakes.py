@@ -77,7 +77,9 @@ def _meant(key: str, allowed: set[str], method: type[BaseModel]) -> str:
         return f"; write {section} as a table of its own, with {name} in it"
     near = did_you_mean(name, sorted(allowed), prefix=section + dot)
     exact = any(one.endswith(f".{name}") for one in found) or name in MEANT
-    return near if near and not exact else f"; did you mean {' or '.join(found)}?" if found else ""
+    if near and not exact:
+        return near
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _listed(names: set[str]) -> str:

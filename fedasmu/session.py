@@ -110,5 +110,7 @@ def samples(command: Train | Probe | Evaluate, work: Workload) -> float:
         return command.work * work.samples(command.steps)
     if isinstance(command, Evaluate):
         return FORWARD * work.held
-    passes = 0.0 if command.free else 1.0 if command.gradient else FORWARD
+    if command.free:
+        return 0.0
+    passes = 1.0 if command.gradient else FORWARD
     return passes * work.samples(range(command.step, command.step + 1))

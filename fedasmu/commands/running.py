@@ -67,7 +67,7 @@ def conduct(
     from fedasmu.progress import Live
     from fedasmu.report.summary import draw_curve, table
 
-    again = f"fedasmu resume {directory}" + " --allow-code" * bool(experiment.config.code)
+    again = f"fedasmu resume {directory}{' --allow-code' if experiment.config.code else ''}"
     live = Live(console, experiment.config.stop.uploads)
     try:
         with beside(directory, watched), live.shown():

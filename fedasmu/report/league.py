@@ -119,8 +119,9 @@ def leagues(results: Sequence[Result], reference: str = "") -> list[League]:
 
 
 def _labelled(result: Result) -> Run:
-    label = re.fullmatch(r"seed-\d+", result.directory.name) and result.directory.absolute().parent.name
-    return Run(result, printable(label or result.summary["method"]))
+    of_a_study = re.fullmatch(r"seed-\d+", result.directory.name)
+    label = result.directory.absolute().parent.name if of_a_study else result.summary["method"]
+    return Run(result, printable(label))
 
 
 def _given(results: Sequence[Result]) -> list[str]:

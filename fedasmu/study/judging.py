@@ -42,7 +42,9 @@ def decided(values: Sequence[float]) -> int:
     if all(map(math.isfinite, values)):
         mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
         return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
-    return 1 if min(values) > 0 else -1 if max(values) < 0 else 0
+    if min(values) > 0:
+        return 1
+    return -1 if max(values) < 0 else 0
 
 
 @dataclass(frozen=True)
@@ -112,22 +114,22 @@ def _pairs(one: Standing, other: Standing, measure: Callable[[Run], float]) -> l
 
 
 def verdict_table(judged: Sequence[Judgement]) -> Grid:
-    rows = tuple(
-        (
-            f"{verdict.claim}{', ' * bool(verdict.where)}{verdict.where}",
-            _range(verdict.claim.measure, (verdict.claim.low, verdict.claim.high)),
-            _range(verdict.claim.measure, [gain.value for gain in verdict.known])
-            or "neither got there" * bool(verdict.gains),
-            str(verdict),
-        )
-        for verdict in judged
-    )
+    rows = tuple(_row(verdict) for verdict in judged)
     note = (
         "Gains in points of accuracy, or in percent of the time saved; never: the other one did not reach the target. "
         "Undecided: a t-test over the seeds (5 %) does not tell some pair's gain from 0, or there is one seed only. "
         "No answer: neither reached the target."
     )
     return Grid("The paper's claims", ("claim", "paper", "ours", "verdict"), rows, note)
+
+
+def _row(verdict: Judgement) -> tuple[str, str, str, str]:
+    claim = verdict.claim
+    name = f"{claim}, {verdict.where}" if verdict.where else str(claim)
+    ours = _range(claim.measure, [gain.value for gain in verdict.known])
+    if verdict.gains and not ours:
+        ours = "neither got there"
+    return name, _range(claim.measure, (claim.low, claim.high)), ours, str(verdict)
 
 
 def _range(measure: str, gains: Sequence[float]) -> str:
