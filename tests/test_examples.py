@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import runpy
 from functools import partial
@@ -13,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedasmu import Experiment, FederatedData, Result
+from fedasmu import Device, Experiment, FederatedData, Result
 from helpers.repository import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -27,6 +29,18 @@ def test_every_example_is_listed_and_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert names == {"own_data", "own_method", "measured_fleet", "sweep_to_table", "bare_fedasmu"}
     assert all(f"[{name}.py]({name}.py)" in (EXAMPLES / "README.md").read_text() for name in names)
+
+
+def test_the_example_for_flower_calls_what_there_is() -> None:
+    """It is not run here, which would take Flower. What it asks of us must exist."""
+    text = (EXAMPLES / "flower" / "launch" / "client_app.py").read_text()
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    (device,) = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Device"]
+    given = {keyword.arg: None for keyword in device.keywords if keyword.arg}
+    inspect.signature(Device).bind(*device.args, **given)
+    pinned = (EXAMPLES / "flower" / "requirements.txt").read_text().splitlines()
+    assert "flwr==1.41.0" in pinned
+    assert '"flwr==1.41.0"' in (EXAMPLES / "flower" / "pyproject.toml").read_text()
 
 
 def test_own_data(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Flower gets the devices of a FedASMU run onto its nodes."""
