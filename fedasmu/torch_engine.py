@@ -13,10 +13,12 @@ from fedasmu.goal import Loss, cross_entropy
 from fedasmu.memory import keep_freed_memory
 from fedasmu.protocol import Objective
 from fedasmu.rule import SGD, Rule
-from fedasmu.vector import Layout
+from fedasmu.vector import BLOCK, Layout
 
 EVALUATION_BATCH = 500  # larger ones leave the cache, smaller ones pay more overhead
-CHANNELS_LAST = 32  # images in a batch from which PyTorch is faster on them pixel by pixel than channel by channel
+# Weights of convolutions, in all and for each image of a batch, from and up to which PyTorch is faster on images pixel
+# by pixel than channel by channel: measured, on the networks of the paper.
+CHANNELS_LAST = 1 << 16, 1 << 18
 
 
 class TorchEngine:
@@ -24,9 +26,14 @@ class TorchEngine:
 
     The gradients are not: backward would add them to what is there, so that had to be zeroed first, and in small
     batches this costs a wide layer up to a third of its time. So each step takes the tensors that backward makes.
+    Nor are the convolutions' weights where images are read pixel by pixel: they then lie in memory as the images do, or
+    PyTorch would turn them, and their gradients, in every step. With which of the two it is follows from `batch`, that
+    of the run, so that a training cut in two, or an epoch's last batch, computes as the rest does.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, device: torch.device, loss: Loss = cross_entropy) -> None:
+    def __init__(
+        self, module: nn.Module, layout: Layout, device: torch.device, loss: Loss = cross_entropy, batch: int = 32
+    ) -> None:
         keep_freed_memory()
         self._loss = loss
         self.module, self._layout = module.to(device), layout
@@ -34,6 +41,10 @@ class TorchEngine:
         layout.attach(self.module, self.vector)
         parameters = dict(self.module.named_parameters())
         self._parameters = [parameters[entry.name] for entry in layout.parameters]
+        filters = [entry for entry in layout.parameters if len(entry.shape) == 4]
+        weights, (least, most) = sum(entry.size for entry in filters), CHANNELS_LAST
+        self._by_pixel = device.type == "cpu" and least <= weights <= most * batch
+        self._turned = [(parameters[entry.name], entry) for entry in filters if self._by_pixel]
         # Counters, such as those of BatchNorm(momentum=None), are not in the vector: no command may see another's.
         counters = [buffer for buffer in self.module.buffers() if not buffer.is_floating_point()]
         self._counters = [(buffer, buffer.clone()) for buffer in counters]
@@ -55,7 +66,23 @@ class TorchEngine:
         rule: Rule = SGD,
     ) -> float:
         """A step for each batch, in place on `vector`; the sum of the batches' mean losses."""
-        self._load(vector)
+        home = self._move_into(vector)
+        try:
+            return self._descend(examples, batches, lr, pull, anchor, mask, objective, rule)
+        finally:
+            self._move_out(home, vector)
+
+    def _descend(
+        self,
+        examples: Examples,
+        batches: Sequence[Tensor],
+        lr: float,
+        pull: float,
+        anchor: Tensor | None,
+        mask: Tensor | None,
+        objective: Objective | None,
+        rule: Rule,
+    ) -> float:
         anchors = None if anchor is None or not pull else self._parts(anchor)
         masks = None if mask is None else self._parts(mask)
         kept = [memory.to(self.vector.device) for memory in rule.memories()]
@@ -65,9 +92,9 @@ class TorchEngine:
             loss = self._backward(examples, indices, objective)
             with torch.no_grad():
                 total += loss
-                self._descend(lr, pull, anchors, masks, rule, memories, number)
-        vector.copy_(self.vector)
-        for place, memory in zip(rule.memories(), kept, strict=True):
+                self._step(lr, pull, anchors, masks, rule, memories, number)
+        for place, memory, parts in zip(rule.memories(), kept, memories, strict=True):
+            self._join(parts, memory)
             place.copy_(memory)
         return float(total)
 
@@ -79,7 +106,7 @@ class TorchEngine:
     def loss(self, vector: Tensor, examples: Examples, indices: Tensor) -> float:
         self._load(vector)
         self.module.train()
-        inputs, targets = _batch(examples, indices)
+        inputs, targets = self._batch(examples, indices)
         with torch.no_grad():
             return float(self._loss(self.module(inputs), targets))
 
@@ -90,7 +117,7 @@ class TorchEngine:
         loss, correct = 0.0, 0
         with torch.no_grad():
             for start in range(0, len(examples), EVALUATION_BATCH):
-                inputs, targets = _batch(examples, slice(start, start + EVALUATION_BATCH))
+                inputs, targets = self._batch(examples, slice(start, start + EVALUATION_BATCH))
                 logits = self.module(inputs)
                 loss += float(summed_cross_entropy(logits, targets, reduction="sum"))
                 correct += int((logits.argmax(1) == targets).sum())
@@ -102,23 +129,59 @@ class TorchEngine:
         self.module.eval()
         starts = range(0, len(examples), EVALUATION_BATCH)
         with torch.no_grad():
-            return torch.cat([self.module(_batch(examples, slice(at, at + EVALUATION_BATCH))[0]) for at in starts])
+            return torch.cat([self.module(self._batch(examples, slice(at, at + EVALUATION_BATCH))[0]) for at in starts])
 
     def _load(self, vector: Tensor) -> None:
         self.vector.copy_(vector)
+        self._begin(self.vector)
+
+    def _move_into(self, vector: Tensor) -> Tensor:
+        """The network at `vector`, to be trained. A large one is trained where it lies: each copy of it, in and out,
+        costs as much as a tenth of a step.
+        """
+        if vector.numel() <= BLOCK or vector.device != self.vector.device:
+            self._load(vector)
+            return self.vector
+        self._layout.attach(self.module, vector)
+        self._begin(vector)
+        return vector
+
+    def _move_out(self, home: Tensor, vector: Tensor) -> None:
+        """What was trained is in `vector`, and the network no longer."""
+        for parameter, entry in self._turned:
+            entry.view(home).copy_(parameter.data)
+        if home is vector:
+            self._layout.attach(self.module, self.vector)
+        else:
+            vector.copy_(home)
+
+    def _begin(self, home: Tensor) -> None:
+        for parameter, entry in self._turned:
+            parameter.data = _by_pixel(entry.view(home))
         for buffer, initial in self._counters:
             buffer.copy_(initial)
 
     def _parts(self, values: Tensor) -> list[Tensor]:
-        """Of each parameter, in its shape."""
+        """Of each parameter, in its shape, and in memory as it is."""
         values = values.to(self.vector.device)
-        return [entry.view(values) for entry in self._layout.parameters]
+        parts = [entry.view(values) for entry in self._layout.parameters]
+        return [_by_pixel(part) if self._by_pixel and part.dim() == 4 else part for part in parts]
+
+    def _join(self, parts: list[Tensor], values: Tensor) -> None:
+        """What was written to the parts is in the values they were taken from."""
+        for entry, part in zip(self._layout.parameters, parts, strict=True):
+            if self._by_pixel and part.dim() == 4:
+                entry.view(values).copy_(part)
+
+    def _batch(self, examples: Examples, indices: Tensor | slice) -> tuple[Tensor, Tensor]:
+        inputs, targets = examples.batch(indices)
+        return _by_pixel(inputs) if self._by_pixel and inputs.dim() == 4 else inputs, targets
 
     def _backward(self, examples: Examples, indices: Tensor, objective: Objective | None) -> Tensor:
         for parameter in self._parameters:
             parameter.grad = None
         self.module.train()
-        inputs, targets = _batch(examples, indices)
+        inputs, targets = self._batch(examples, indices)
         loss = objective(self.module, inputs, targets) if objective else self._loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -126,7 +189,7 @@ class TorchEngine:
     def _gradients(self) -> list[Tensor]:
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
 
-    def _descend(
+    def _step(
         self,
         lr: float,
         pull: float,
@@ -146,8 +209,6 @@ class TorchEngine:
             rule.step(parameter, gradient, [memory[at] for memory in memories], lr, number)
 
 
-def _batch(examples: Examples, indices: Tensor | slice) -> tuple[Tensor, Tensor]:
-    inputs, targets = examples.batch(indices)
-    if inputs.dim() == 4 and len(inputs) >= CHANNELS_LAST:
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-    return inputs, targets
+def _by_pixel(values: Tensor) -> Tensor:
+    """A copy with the channels of a pixel next to each other, where they are not yet."""
+    return values.contiguous(memory_format=torch.channels_last)

@@ -72,7 +72,7 @@ class Trainer:
 
     @cached_property
     def torch(self) -> TorchEngine:
-        return TorchEngine(self._module, self._layout, self._place, self.goal.loss)
+        return TorchEngine(self._module, self._layout, self._place, self.goal.loss, self.batch)
 
     @cached_property
     def data(self) -> FederatedData:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from fedasmu.engine import native_engine
 from fedasmu.errors import UserError
 from fedasmu.models.contrast import Contrast
 from fedasmu.native import library
-from fedasmu.torch_engine import CHANNELS_LAST, TorchEngine
-from fedasmu.vector import Layout
+from fedasmu.optimiser import PLAIN, Optimiser
+from fedasmu.rule import Rule
+from fedasmu.torch_engine import TorchEngine
+from fedasmu.vector import BLOCK, Layout
 from helpers.blobs import Run, blobs, settings, softmax
 
 needs_library = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
@@ -72,39 +75,64 @@ def squares(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 class HalfUsed(nn.Module):
     """With a layer that no output depends on."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 5) -> None:
         super().__init__()
-        self.conv, self.idle, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(5, 5), nn.Linear(4, 3)
+        self.conv, self.idle, self.fc = nn.Conv2d(64, 128, 3), nn.Linear(width, width), nn.Linear(128, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.conv(x).relu().mean((2, 3)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("count", [5, CHANNELS_LAST])
-def test_pytorchs_steps_with_a_pull_and_a_mask(count: int) -> None:
+MOMENTUM = Optimiser(momentum=0.9, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("width", [5, 400])  # copied to train, or trained where it lies
+@pytest.mark.parametrize("batch", [0, 5])  # channel by channel, or pixel by pixel
+@pytest.mark.parametrize("optimiser", [PLAIN, MOMENTUM], ids=["plain", "momentum"])
+def test_pytorchs_steps_with_a_pull_and_a_mask(width: int, batch: int, optimiser: Optimiser) -> None:
     torch.manual_seed(0)
-    module = HalfUsed()
+    module = HalfUsed(width)
     layout = Layout.of(module)
+    assert (layout.size > BLOCK) == (width > 5)
     start, anchor, mask = layout.read(module), torch.randn(layout.size), (torch.rand(layout.size) < 0.5).float()
-    data = Examples(torch.randn(count, 3, 6, 6), torch.arange(count) % 3)
-    expected = start.clone()
-    for _ in range(2):
+    data, every = Examples(torch.randn(5, 64, 6, 6), torch.arange(5) % 3), torch.arange(5)
+    expected, velocity, gradients = start.clone(), torch.zeros(layout.size), []
+    for _ in range(3):
         layout.attach(module, expected)
-        gradient = torch.autograd.grad(
-            cross_entropy(module(data.inputs), data.targets),
-            list(module.parameters()),
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        flat = torch.cat([part.flatten() for part in gradient])
-        expected = expected - 0.1 * mask * (flat + 0.3 * (expected - anchor))
-    vector = start.clone()
-    engine = TorchEngine(module, layout, torch.device("cpu"))
-    engine.train(vector, data, [torch.arange(count)] * 2, 0.1, pull=0.3, anchor=anchor, mask=mask)
+        loss = cross_entropy(module(data.inputs), data.targets)
+        parts = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True, materialize_grads=True)
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+        pulled = gradients[-1] + 0.3 * (expected - anchor) + optimiser.weight_decay * expected
+        velocity = optimiser.momentum * velocity + mask * pulled
+        expected = expected - 0.1 * velocity
+    vector, engine = start.clone(), TorchEngine(module, layout, torch.device("cpu"), batch=batch)
+    terms: dict[str, Any] = {"pull": 0.3, "anchor": anchor, "mask": mask}
+    first = Rule.of(optimiser, layout.trainable, None, 0)
+    engine.train(vector, data, [every] * 2, 0.1, rule=first, **terms)
+    between = vector.clone()
+    loss_then, found = engine.gradient(start, data, every)
+    torch.testing.assert_close(found, gradients[0], rtol=1e-5, atol=1e-6)
+    assert loss_then == pytest.approx(engine.loss(start, data, every))
+    assert torch.equal(vector, between)  # what was trained is nobody's any more
+    engine.train(vector, data, [every], 0.1, rule=Rule.of(optimiser, layout.trainable, first.state, 2), **terms)
     torch.testing.assert_close(vector, expected, rtol=1e-5, atol=1e-6)
-    loss, found = engine.gradient(start, data, torch.arange(count))
-    assert found.shape == start.shape
-    assert loss == pytest.approx(engine.loss(start, data, torch.arange(count)))
+
+
+def test_a_training_that_fails_leaves_the_engine_whole() -> None:
+    module = HalfUsed(400)
+    layout = Layout.of(module)
+    start, engine = layout.read(module), TorchEngine(module, layout, torch.device("cpu"), batch=5)
+    data, every = Examples(torch.randn(5, 64, 6, 6), torch.arange(5) % 3), torch.arange(5)
+    before = engine.loss(start, data, every)
+    failed = start + 1
+
+    def objective(network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        engine.train(failed, data, [every], 0.1, objective=objective)
+    assert engine.loss(start, data, every) == before
+    assert torch.equal(failed, start + 1)
 
 
 @needs_library
