@@ -1,7 +1,8 @@
 """Fair tuning: what is tried for each method, and the same number of trials for all of them.
 
-The first trial is always the recipe as it is. The others are drawn from every combination of a learning rate and of a
-method's own settings, in an order that depends on the method alone: more trials go on where fewer ended.
+The first trial is always the recipe as it is. The others try the same learning rates for every method, because the
+luck of drawing a high one would decide a comparison; each with settings of the method's own, drawn in an order that
+depends on the method alone: more trials go on where fewer ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fedasmu.errors import UserError
 from fedasmu.seeding import derive
 from fedasmu.study.variants import Variant, distinct
 
-FACTORS = (0.1, 0.18, 0.32, 0.56, 1.0, 1.8, 3.2, 5.6, 10.0)  # of the recipe's learning rate
+FACTORS = (1.0, 3.2, 0.32, 10.0, 0.1, 5.6, 1.8, 0.56, 0.18)  # of the recipe's learning rate, as they are tried
 SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settings, around their defaults
     "fedasmu": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
     "fedasmu-r": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
@@ -47,12 +48,10 @@ def trials(variants: Sequence[Variant], rate: float, count: int) -> list[Variant
 
 
 def _drawn(variant: Variant, rate: float) -> list[tuple[tuple[str, str], ...]]:
-    """All combinations but that of the defaults, shuffled."""
-    method = named(variant.method)
-    own = SPACES.get(method.names()[0], {})
-    axes = [[("local.lr", f"{factor * rate:.3g}", factor) for factor in FACTORS]]
-    axes += [[(f"algorithm.{key}", f"{value:g}", value) for value in values] for key, values in own.items()]
-    usual = (1.0, *(method.model_fields[key].default for key in own))
-    combinations = [one for one in itertools.product(*axes) if tuple(value for _, _, value in one) != usual]
+    """All learning rates but the recipe's, each with a combination of the method's own settings."""
+    own = SPACES.get(named(variant.method).names()[0], {})
+    axes = [[(f"algorithm.{key}", f"{value:g}") for value in values] for key, values in own.items()]
+    combinations = list(itertools.product(*axes))
     order = sorted(range(len(combinations)), key=lambda place: derive(0, "trial", variant.label, place))
-    return [tuple((key, text) for key, text, _ in combinations[place]) for place in order]
+    settings = itertools.cycle(combinations[place] for place in order)
+    return [(("local.lr", f"{factor * rate:.3g}"), *next(settings)) for factor in FACTORS[1:]]

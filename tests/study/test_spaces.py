@@ -32,6 +32,15 @@ def test_more_trials_go_on_where_fewer_ended() -> None:
     assert set(few) <= set(many)
 
 
+def test_every_method_tries_the_same_learning_rates_and_settings_of_its_own() -> None:
+    tried = trials(variants.read("fedasmu-r,fedbuff,area,fedavg"), rate=0.03, count=4)
+    rates = [dict(change.split("=") for change in one.changes).get("local.lr") for one in tried]
+    assert rates == [None, "0.096", "0.0096", "0.3"] * 4
+    own = [[change for change in one.changes if change.startswith("algorithm.")] for one in tried]
+    assert [len(settings) for settings in own] == [0, 2, 2, 2, 0, 2, 2, 2, 0, 1, 1, 1, 0, 0, 0, 0]
+    assert own[1] != own[2] != own[3]  # drawn, not the defaults again and again
+
+
 @pytest.mark.parametrize("method", SPACES)
 def test_a_space_has_the_methods_own_settings_and_their_defaults(method: str) -> None:
     fields = named(method).model_fields
@@ -43,7 +52,7 @@ def test_a_space_has_the_methods_own_settings_and_their_defaults(method: str) ->
 
 
 def test_no_more_trials_than_every_method_has() -> None:
-    with pytest.raises(UserError, match="--trials 10: must be 1 to 9"):
+    with pytest.raises(UserError, match="trials = 10: must be 1 to 9"):
         trials(variants.read("fedavg"), 0.03, 10)
 
 
