@@ -126,7 +126,7 @@ def plot(found: dict[str, dict[int, dict[str, float]]], path: Path) -> None:
 
     from fedasmu.report.figures import STYLE
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context({**STYLE, "text.parse_math": True}):  # powers of ten
         figure = matplotlib.figure.Figure(figsize=(9, 2.6), layout="constrained")
         shown = {
             "uploads": "uploads a second",
