@@ -126,7 +126,7 @@ def test_ours_beside_the_papers(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_is_left_out_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedasmu.data.where", lambda name: [(Path("somewhere"), name != "tiny-imagenet")])
+    monkeypatch.setattr("fedasmu.data.is_here", lambda name: name != "tiny-imagenet")
     plan = reproduce.plan(STUDIES["table1"], BUDGETS["small"], [], RECIPES, tmp_path, [])
     assert {part.title: reason for part, reason in plan.left_out.items()} == {
         "resnet-cifar-100": "too slow for this budget",
