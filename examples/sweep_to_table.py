@@ -21,7 +21,7 @@ pacing.max_in_flight = 6
 local.epochs = 1
 algorithm = "fedasync"
 evaluate = {every = 5, targets = [0.6]}
-stop.uploads = 40
+stop.uploads = 24
 """
 COMMANDS = (
     # Each method with each setting, judged on training data that is held out: the test data stay unseen.
