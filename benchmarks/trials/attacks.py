@@ -19,7 +19,7 @@ import torch
 from fedasmu.network import wire
 from fedasmu.network.folder import Folder
 from fedasmu.protocol import Report
-from trials.devices import fleet_of
+from trials.devices import Fleet, fleet_of
 from trials.peers import Insider, hold, request, shaken
 from trials.server import ServerProcess
 
@@ -33,20 +33,31 @@ def slowloris(args: Namespace, scratch: Path) -> dict[str, Any]:
     server.start()
     with fleet_of(server, args.devices) as fleet:
         fleet.wait_for(3 * args.devices)
-        quiet = fleet.rate(args.seconds)
+        before = _pace(server, fleet, args.seconds)
         attack = _elsewhere("holders", server.out, args.connections, args.minutes * 60, args.devices)
         time.sleep(2.0)
-        attacked = fleet.rate(max(args.minutes * 60 - 4, 1.0))
+        under = _pace(server, fleet, max(args.minutes * 60 - 4, 1.0))
         found = _outcome(attack)
+        after = _pace(server, fleet, args.seconds)
         server.stop()
+    quiet, cost = (before[0] + after[0]) / 2, (before[1] + after[1]) / 2
     return {
         "connections": args.connections,
         "minutes": args.minutes,
         **found,
         "uploads_per_second": round(quiet, 1),
-        "under_attack": round(attacked, 1),
-        "lost_percent": round(100 * (1 - attacked / quiet)),
+        "under_attack": round(under[0], 1),
+        "lost_percent": round(100 * (1 - under[0] / quiet)),
+        "server_ms_per_upload": round(cost, 2),
+        "server_ms_under_attack": round(under[1], 2),  # of the processor: what others do on this machine is not in it
     }
+
+
+def _pace(server: ServerProcess, fleet: Fleet, seconds: float) -> tuple[float, float]:
+    """Uploads a second from now on, and milliseconds of the processor that the server needs for each."""
+    used, uploads = server.seconds(), fleet.uploads
+    rate = fleet.rate(seconds)
+    return rate, 1000 * (server.seconds() - used) / max(fleet.uploads - uploads, 1)
 
 
 def holders(out: Path, connections: int, seconds: float, first: int) -> dict[str, Any]:
