@@ -86,8 +86,9 @@ def draw(found: list[Place], path: Path) -> None:
             margins = [[here[s, f].margin if (s, f) in here else float("nan") for s in SIGMAS] for f in FLIGHTS]
             shown = axes.imshow(margins, origin="lower", aspect="auto", **colours)
             for (sigma, flight), one in here.items():
-                text = f"{one.winner}\n{one.margin:+.1f}"
-                axes.text(SIGMAS.index(sigma), FLIGHTS.index(flight), text, ha="center", va="center", fontsize=7)
+                text, dark = f"{one.winner}\n{one.margin:+.1f}", abs(one.margin) > 0.6 * largest
+                at = SIGMAS.index(sigma), FLIGHTS.index(flight)
+                axes.text(*at, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
             axes.set_xticks(range(len(SIGMAS)), [f"{sigma:g}" for sigma in SIGMAS])
             axes.set_yticks(range(len(FLIGHTS)), [str(flight) for flight in FLIGHTS])
             axes.set_title(f"Dirichlet {skew:g}")
