@@ -360,7 +360,7 @@ def alive(process: int) -> bool:
 def test_what_cannot_be_sent_to_a_process_is_said_so(processes: MakePool) -> None:
     pool = processes(1)
     ticket = pool.submit(job(4, objective=lambda module, inputs, targets: targets), 0.0)
-    with pytest.raises(DeviceError, match=r"cannot be sent to a worker process.*--workers inline"):
+    with pytest.raises(DeviceError, match=r"cannot be sent to a worker process.*workers: inline"):
         pool.result(ticket)
 
 
