@@ -17,6 +17,7 @@ from fedasmu.build import World
 from fedasmu.config import Stop
 from fedasmu.desk import Desk
 from fedasmu.disk import replaced, write_whole
+from fedasmu.errors import UserError
 from fedasmu.result import Result
 
 
@@ -48,6 +49,7 @@ def conclude(
         with replaced(directory / "model.safetensors") as path:
             save_file(world.layout.tensors(driver.desk.server.model.vector), path)
     driver.desk.record.close()
+    _check_measured(driver.desk)
     result, counters = Result(directory), driver.desk.server.counters
     name = result.metric.name
     summary = {
@@ -79,6 +81,17 @@ def conclude(
         **surroundings(),
     }
     write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+
+
+def _check_measured(desk: Desk) -> None:
+    """Only where the devices measure can there be nothing: the server begins with an evaluation."""
+    counters = desk.server.counters
+    if desk.meter.latest is None:
+        raise UserError(
+            f"evaluate.by = 'devices': of {counters.received} uploads ({counters.refused} of them refused) none had a "
+            "measurement with it, so this run has a model and no accuracy; let it go on for longer (stop.uploads, "
+            "stop.time), or let the server measure (evaluate.by = 'server')"
+        )
 
 
 def _engine(world: World) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,3 +141,21 @@ def test_a_device_measures_on_its_own_examples() -> None:
     measured = world.trainer.perform(Evaluate(world.initial), 4, 0)
     assert isinstance(measured, Evaluated)
     assert measured.examples == world.held[4]
+
+
+def test_a_run_in_which_nobody_measured_says_so(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"evaluate\.by = 'devices': of 0 uploads .* none had a measurement .* stop\.time"
+    ):
+        run(evaluate=BY_DEVICES, stop={"time": 0.001})
+    data = blobs()
+    data.train.inputs[:] = torch.nan
+    with pytest.raises(UserError, match=r"of 6 uploads \(6 of them refused\)"):
+        run(data=data, evaluate=BY_DEVICES, stop={"uploads": 6})
+
+
+def test_devices_that_have_nothing_to_measure_on_are_refused_at_once(run: Run) -> None:
+    data = blobs()
+    data = replace(data, shards=[shard[:1] for shard in data.shards])
+    with pytest.raises(UserError, match="no device has two examples"):
+        run(data=data, evaluate=BY_DEVICES)

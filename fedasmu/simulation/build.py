@@ -36,6 +36,8 @@ def simulator(world: World, fleet: Fleet, pool: Pool, record: Record) -> Simulat
 
 def fleet_of(world: World) -> Fleet:
     """The world's devices. Refuses those of which it is certain that none ever delivers."""
+    if world.config.evaluate.by == "devices" and not any(world.held):
+        raise UserError("evaluate.by = 'devices': no device has two examples, one to train on and one to measure on")
     found = fleet(world.profiles, world.config.fleet, world.config.seed)
     roster = world.roster()
     fastest = min(sum(roster[device].seconds) for device in range(len(roster)))
