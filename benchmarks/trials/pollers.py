@@ -48,6 +48,7 @@ class Poller:
     waits: list[float] = field(default_factory=list)  # seconds of each upload, to its acknowledgement
     tasks: list[int] = field(default_factory=list)  # that were acknowledged
     _visit: str = ""
+    _closed: bool = False  # the server has told it to come back later, with another connection
     _sequence: Any = field(default_factory=count)
 
     async def live(self, opening: asyncio.Semaphore) -> None:
@@ -60,8 +61,12 @@ class Poller:
                     )
                     if not self._visit:
                         await self._hello()
-                while True:
-                    await self._poll()
+                self._closed = False
+                while not self._closed:
+                    pause = await self._poll()
+                    if self._closed:
+                        self._streams[1].close()
+                    await asyncio.sleep(pause)
             except (OSError, EOFError, ValueError):
                 self.broken += 1
                 await asyncio.sleep(1.0)
@@ -89,12 +94,12 @@ class Poller:
         table |= {"examples": EXAMPLES, "wire": wire.VERSION, "fedasmu": fedasmu.__version__}
         return await self._ask("POST", "/v1/hello", json.dumps(table).encode(), {})
 
-    async def _poll(self) -> None:
+    async def _poll(self) -> float:
+        """Seconds after which to come back."""
         reply = await self._signed("GET", "/v1/task?wait=25")
         self.polls += 1
         if reply.status != 200:
-            await asyncio.sleep(reply.pause)
-            return
+            return reply.pause
         task = task_in(reply)
         if self.fetch:
             await self._signed("POST", f"/v1/tasks/{task.id}/fresh?ask=0")
@@ -103,6 +108,7 @@ class Poller:
         if (await self._signed("PUT", f"/v1/tasks/{task.id}/result", body)).status == 200:
             self.waits.append(time.monotonic() - began)
             self.tasks.append(task.id)
+        return 0.0
 
     async def _signed(self, method: str, target: str, body: bytes = b"") -> Reply:
         """As a device does: where the server is busy, the same again after the pause that it asks for."""
@@ -130,4 +136,5 @@ class Poller:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
         fields = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
         data = await reader.readexactly(int(fields.get("content-length", "0")))
+        self._closed = fields.get("connection") == "close"
         return Reply(int(head[0].split()[1]), data, float(fields.get("retry-after", "0")))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from fedasmu.network.replies import hung_up
 
-OPEN = 2000  # at once, before devices are told to come back later
+OPEN = 1500  # at once, before devices are told to come back later
 PACE = 200.0  # polls a second that a fleet then makes in all
 LONGEST = 600.0  # seconds
 

@@ -12,6 +12,7 @@ from fedasmu.network.door import Problem
 from fedasmu.network.halves import LABEL
 from fedasmu.network.ledger import Ledger
 
+AWAY = 10  # seconds: a shorter pause is not worth a new handshake
 CODE = "fedasmu.code"  # in the scope of a request that was refused: why
 
 
@@ -76,6 +77,12 @@ async def gone(request: Request, error: Exception) -> Response:
 
 async def full(request: Request, error: Exception) -> Response:
     return await refused(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
+
+
+def later(pause: int) -> Response:
+    """There is no task. Who is to stay away for long does not keep a connection meanwhile: 5,000 would take 500 MB."""
+    away = {"Connection": "close"} if pause > AWAY else {}
+    return Response(status_code=204, headers={"Retry-After": str(pause), **away})
 
 
 async def left(request: Request, error: Exception) -> Response:

@@ -27,6 +27,7 @@ from fedasmu.network.replies import (
     full,
     gone,
     label_of,
+    later,
     left,
     offset_of,
     range_of,
@@ -90,8 +91,7 @@ class Service:
             frame = wire.task_frame(coordinator.server.ledger[number].task, coordinator.known(device, holds))
             return await self._told(Response(frame, media_type=FRAME))
         rest = max(coordinator.leases.rests(device, self.clock()), 5.0 * coordinator.draining)
-        pause = self.polls.pause(len(self.door.seats), rest)
-        return Response(status_code=204, headers={"Retry-After": str(pause)})
+        return later(self.polls.pause(len(self.door.seats), rest))
 
     async def vocabulary(self, request: Request, signed: Signed) -> Response:
         """The words of a text model, for devices that have texts."""

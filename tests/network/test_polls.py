@@ -1,0 +1,20 @@
+"""Devices without a task are told when to come back."""
+
+from __future__ import annotations
+
+from fedasmu.network.polls import OPEN, Polls
+from fedasmu.network.replies import later
+
+
+def test_who_stays_away_for_long_keeps_no_connection() -> None:
+    soon, late = later(10), later(11)
+    assert soon.headers["retry-after"] == "10"
+    assert "connection" not in soon.headers
+    assert (late.headers["retry-after"], late.headers["connection"]) == ("11", "close")
+
+
+def test_a_fleet_that_fills_all_polls_is_spread_over_time() -> None:
+    polls = Polls(lambda: None)
+    assert polls.pause(seats=100_000, least=3.0) == 3
+    polls._open = dict.fromkeys(range(OPEN))  # type: ignore[assignment]
+    assert all(250 <= polls.pause(seats=100_000, least=3.0) <= 600 for _ in range(100))
