@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from events import timed_loop
 from fleets import images
 
 from fedasmu import Experiment
-from fedasmu.drive import Drive
 from fedasmu.pools import Workers
 
 
@@ -64,21 +64,9 @@ def seconds(run: Run) -> float:
         "evaluate": {"every": run.uploads},
         "stop": {"uploads": run.uploads},
     }
-    loop, taken = Drive._go_on, 0.0
-
-    def timed(self: Drive) -> None:
-        nonlocal taken
-        began = time.perf_counter()
-        loop(self)
-        taken = time.perf_counter() - began
-
-    Drive._go_on = timed  # type: ignore[method-assign]
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            Experiment(table, data=images(run.devices, run.examples)).run(Path(folder) / "run", workers=run.workers)
-    finally:
-        Drive._go_on = loop  # type: ignore[method-assign]
-    return taken
+    with tempfile.TemporaryDirectory() as folder, timed_loop(time.perf_counter) as found:
+        Experiment(table, data=images(run.devices, run.examples)).run(Path(folder) / "run", workers=run.workers)
+    return found[0]
 
 
 def main() -> None:

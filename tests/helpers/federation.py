@@ -14,9 +14,12 @@ from torch import nn
 from fedasmu.build import build
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import Interrupted
+from fedasmu.network.client import Client
 from fedasmu.network.device import Device
 from fedasmu.network.folder import Folder, Shown
+from fedasmu.network.keys import Key
 from fedasmu.network.listener import bound
+from fedasmu.network.rehearsal import simulated
 from fedasmu.network.script import Line
 from fedasmu.network.serving import Serving
 from fedasmu.recipe import parse
@@ -125,3 +128,24 @@ class Federation:
         self._threads.append(thread)
         thread.start()
         return thread
+
+
+def scripted(folder: Path, name: str, **changes: Any) -> Federation:
+    """Five devices of a method, to be played in the order of the simulation that is in `folder / "simulated"`."""
+    given = {
+        "algorithm": {"name": name},
+        "fleet": {"devices": 5, "dropout": 0.15, "jitter": 0.3},
+        "pacing": {"period": 5.0, "count": 2, "max_in_flight": 3},
+        "stop": {"uploads": 16},
+    }
+    federation = Federation(folder, data=blobs(devices=5), **{**given, **changes})
+    federation.lines = simulated(federation.world, folder / "simulated")
+    return federation
+
+
+def enrolled(federation: Federation, folder: Path, seat: int, examples: int) -> Client:
+    """A device's client alone, for tests that speak in its place."""
+    client = Client(federation.folder.url, Key.at(folder / f"key-{seat}"), [federation.folder.pin()])
+    client.enrol(federation.folder.invite(seat=seat), f"device-{seat}", examples)
+    client.hello(examples)
+    return client

@@ -13,20 +13,13 @@ from fedasmu import Result
 from fedasmu.algorithms import NAMES
 from fedasmu.network.rehearsal import FILES, differing, simulated
 from helpers.blobs import blobs
-from helpers.federation import Federation
+from helpers.federation import Federation, scripted
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: str) -> None:
-    federation = Federation(
-        tmp_path,
-        data=blobs(devices=5),
-        algorithm={"name": name},
-        fleet={"devices": 5, "dropout": 0.15, "jitter": 0.3},
-        pacing={"period": 5.0, "count": 2, "max_in_flight": 3},
-        stop={"uploads": 16},
-    )
-    federation.lines = simulated(federation.world, tmp_path / "simulated")
+    federation = scripted(tmp_path, name)
+    assert federation.lines is not None
     assert {line.kind for line in federation.lines} >= {"start", "sending", "upload", "flush"}
     federation.run()
     assert federation.serving.script.differing == []

@@ -16,7 +16,7 @@ from fedasmu.network.client import Client
 from fedasmu.network.connection import Ended, Reply
 from fedasmu.network.keys import Invite, Key
 from fedasmu.protocol import Report
-from helpers.federation import Federation
+from helpers.federation import Federation, enrolled
 from helpers.served import eventually
 
 OPEN = {("GET", "/healthz"), ("GET", "/v1/hello"), ("POST", "/v1/hello"), ("POST", "/v1/enrol"), ("POST", "/v1/key")}
@@ -29,13 +29,6 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     running.start()
     yield running
     running.stop()
-
-
-def enrolled(federation: Federation, folder: Path, seat: int, examples: int = 20) -> Client:
-    client = Client(federation.folder.url, Key.at(folder / f"key-{seat}"), [federation.folder.pin()])
-    client.enrol(federation.folder.invite(seat=seat), f"device-{seat}", examples)
-    client.hello(examples)
-    return client
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +77,8 @@ def signed(client: Client, method: str, target: str, body: bytes = b"", **change
 def test_every_route_is_closed_or_listed_as_open(
     federation: Federation, honest: Client, task: int, tmp_path: Path
 ) -> None:
-    other = enrolled(federation, tmp_path, 1)
-    revoked = enrolled(federation, tmp_path, 2)
+    other = enrolled(federation, tmp_path, 1, 20)
+    revoked = enrolled(federation, tmp_path, 2, 20)
     federation.folder.register.revoke("device-2")
     assert eventually(lambda: signed(revoked, "GET", "/v1/task?wait=0").status == 401)
     stranger = Key.at(tmp_path / "stranger")
@@ -129,7 +122,7 @@ def test_every_route_is_closed_or_listed_as_open(
 
 
 def test_a_task_of_another_device_is_gone(federation: Federation, task: int, tmp_path: Path) -> None:
-    thief = enrolled(federation, tmp_path, 3)
+    thief = enrolled(federation, tmp_path, 3, 20)
     body = wire.report_frame(Report(torch.zeros(federation.world.layout.size), 1, 0.5), {})
     for number in (task, task + 1000, 10**15):
         for method, path, sent in (
@@ -259,7 +252,7 @@ def test_a_device_may_not_say_what_cannot_be_of_its_examples(honest: Client, exa
 
 
 def test_a_device_that_asks_too_fast_is_slowed_down(federation: Federation, tmp_path: Path) -> None:
-    eager = enrolled(federation, tmp_path, 9)
+    eager = enrolled(federation, tmp_path, 9, 20)
     statuses = [signed(eager, "POST", "/v1/tasks/0/beat").status for _ in range(80)]
     assert 429 in statuses
     assert set(statuses) <= {410, 429}
