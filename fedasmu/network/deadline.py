@@ -13,6 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+BUFFER = 1 << 16  # bytes of a reply that wait for a peer to read, before no more are put there
 DEVICE = "fedasmu.device"  # the application puts this into a request's scope once it knows who speaks
 
 
@@ -35,11 +36,13 @@ class Deadlined(HttpToolsProtocol):
         self.patience, self._accepted = patience, accepted
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
+        self._read_by: float | None = None  # when a reply that was not read at once must have been
         self._head = 0  # bytes of the head so far
         self._in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=BUFFER)
         self._expect(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -88,16 +91,19 @@ class Deadlined(HttpToolsProtocol):
         self.timeout_keep_alive = self.patience.idle if known else self.patience.seconds  # type: ignore[assignment]
         if self._in_body and not known:  # a stranger was answered: the rest of the body is not worth waiting for
             self._expect(0)
-        self._accepted = None
+        self._accepted = self._read_by = None
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         self.transport.abort()
 
     def pause_writing(self) -> None:
+        """The time is that of the whole reply: reading a little now and then does not prolong it."""
         super().pause_writing()
-        seconds = self.patience.seconds + self.transport.get_write_buffer_size() / self.patience.rate
-        self._writing = self.loop.call_later(seconds, self.transport.abort)
+        if self._read_by is None:
+            left = self.transport.get_write_buffer_size() + self.cycle.expected_content_length
+            self._read_by = self.loop.time() + self.patience.seconds + left / self.patience.rate
+        self._writing = self.loop.call_at(self._read_by, self.transport.abort)
 
     def resume_writing(self) -> None:
         if self._writing is not None:

@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from fedasmu.network import failpoint
 from fedasmu.network.door import Problem
 from fedasmu.network.halves import LABEL
 from fedasmu.network.ledger import Ledger
+from fedasmu.network.wire import Parts
 
 AWAY = 10  # seconds: a shorter pause is not worth a new handshake
 CODE = "fedasmu.code"  # in the scope of a request that was refused: why
+PIECE = 1 << 16  # bytes of a reply that are handed over at a time
+
+
+class Framed(Response):
+    """A frame, or what of it comes from one byte on. Whoever reads slowly holds a piece of it and no copy.
+
+    All at once would be dear: OpenSSL's buffer grows to the longest that was ever put into it, for each connection.
+    """
+
+    media_type = "application/x-fedasmu"
+
+    def __init__(self, parts: Parts, first: int = 0, headers: Mapping[str, str] | None = None) -> None:
+        self._parts, self._first = parts, first
+        length = sum(map(len, parts))
+        told = {"Content-Range": f"bytes {first}-{length - 1}/{length}"} if first else {}
+        status = HTTPStatus.PARTIAL_CONTENT if first else HTTPStatus.OK
+        super().__init__(None, status, {**(headers or {}), **told, "Content-Length": str(length - first)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in pieces(self._parts, self._first):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def pieces(parts: Parts, first: int = 0) -> Iterator[memoryview]:
+    """These bytes from the first that is wanted on, none of them copied."""
+    for part in parts:
+        for place in range(first, len(part), PIECE):
+            yield memoryview(part)[place : place + PIECE]
+        first = max(first - len(part), 0)
 
 
 async def hung_up(request: Request) -> None:

@@ -23,6 +23,7 @@ from fedasmu.network.ledger import DiskFull
 from fedasmu.network.polls import Polls
 from fedasmu.network.reception import Reception
 from fedasmu.network.replies import (
+    Framed,
     broken,
     full,
     gone,
@@ -39,7 +40,6 @@ from fedasmu.network.replies import (
 from fedasmu.network.script import Free, Script
 from fedasmu.network.transfers import TRANSFERS, Parts, Transfers
 
-FRAME = "application/x-fedasmu"
 TRACE = 8192  # bytes of a device's traceback
 FAILURES = 100  # that are kept
 RATE = 16_384  # bytes a second that an upload must have at least
@@ -89,7 +89,7 @@ class Service:
         number = coordinator.acts.tasks.get(device)
         if number is not None:
             frame = wire.task_frame(coordinator.server.ledger[number].task, coordinator.known(device, holds))
-            return await self._told(Response(frame, media_type=FRAME))
+            return await self._told(Framed(frame))
         rest = max(coordinator.leases.rests(device, self.clock()), 5.0 * coordinator.draining)
         return later(self.polls.pause(len(self.door.seats), rest))
 
@@ -113,7 +113,7 @@ class Service:
         if model is None:
             return await self._told(Response(status_code=204))
         frame = wire.model_frame(model, self.coordinator.server.transfer.reference(base))
-        return await self._told(Response(frame, media_type=FRAME))
+        return await self._told(Framed(frame))
 
     async def model(self, request: Request, signed: Signed) -> Response:
         """A model that the device was sent for its task, from the byte on where the sending broke off."""
@@ -121,13 +121,11 @@ class Service:
         model = self.coordinator.again(signed.device, version, first, self.clock())
         reference = self.coordinator.known(signed.device, label_of(request, "from"))
         data, mark = wire.body(model.vector, reference), f'"{wire.digest(model.vector)}"'
-        headers = {"ETag": mark, "Accept-Ranges": "bytes"}
-        if not first or request.headers.get("if-range", mark) != mark:
-            return await self._told(Response(data, headers=headers, media_type=FRAME))
-        if first >= len(data):
-            raise Problem(416, "range", f"the model has {len(data)} bytes")
-        headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
-        return await self._told(Response(data[first:], 206, headers, FRAME))
+        if request.headers.get("if-range", mark) != mark:
+            first = 0
+        if first and first >= (length := sum(map(len, data))):
+            raise Problem(416, "range", f"the model has {length} bytes")
+        return await self._told(Framed(data, first, {"ETag": mark, "Accept-Ranges": "bytes"}))
 
     async def beat(self, request: Request, signed: Signed) -> Response:
         turn = "poll" in request.query_params and await self.order.turn("poll", task_of(request), lambda: False)
@@ -140,9 +138,8 @@ class Service:
         outcome = self.coordinator.outcome(device, task)
         if outcome is None:
             self._check_over(device)
-            data = bytes(await self._upload(request, signed, task))
             try:
-                outcome = await self._delivered(signed, task, data)
+                outcome = await self._delivered(signed, task, bytes(await self._upload(request, signed, task)))
             except wire.Malformed as error:
                 raise Problem(422, "report", f"the report is not one: {error}") from None
         self.woken.set()

@@ -42,6 +42,9 @@ NOT_FINITE = ("nan", "inf", "-inf")
 Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """The tensors that ride along with a report: name -> dtype and shape."""
 
+Parts = list[bytes | memoryview]
+"""Bytes that follow each other. Those of a model are the model's own: it is never written to, and not copied."""
+
 
 def head(data: bytes | bytearray | memoryview) -> tuple[dict[str, Any], memoryview]:
     """The head of a frame and the bytes that follow it."""
@@ -65,18 +68,18 @@ def head(data: bytes | bytearray | memoryview) -> tuple[dict[str, Any], memoryvi
     return fields, view[PREFIX.size + length :]
 
 
-def frame(fields: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
+def frame(fields: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> Parts:
     text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
     if len(text) > HEAD:
         raise ValueError(f"the head has {len(text)} bytes: at most {HEAD} can be sent")
-    return b"".join([PREFIX.pack(MAGIC, len(text)), text, *map(raw, tensors)])
+    return [PREFIX.pack(MAGIC, len(text)) + text, *map(raw, tensors)]
 
 
 def digest(vector: Tensor) -> str:
     return sha256(raw(vector)).hexdigest()
 
 
-def task_frame(task: Task, held: Reference | None = None) -> bytes:
+def task_frame(task: Task, held: Reference | None = None) -> Parts:
     """Server -> device, which holds a model or not. The task's comes first, then the tensors of the note."""
     told, model = halves.exact(task.model.vector, held)
     tensors = {name: value for name, value in task.note.items() if isinstance(value, Tensor)}
@@ -92,7 +95,7 @@ def task_frame(task: Task, held: Reference | None = None) -> bytes:
         "tensors": [[name, NAME_OF[value.dtype], list(value.shape)] for name, value in tensors.items()],
         **told,
     }
-    return frame(fields, [*model, *tensors.values()])
+    return frame(fields, [*model, *(value.clone() for value in tensors.values())])
 
 
 def read_task(data: bytes | bytearray | memoryview, size: int, held: Reference | None = None) -> Task:
@@ -116,7 +119,7 @@ def read_task(data: bytes | bytearray | memoryview, size: int, held: Reference |
     )
 
 
-def model_frame(model: Model, base: Reference | None = None) -> bytes:
+def model_frame(model: Model, base: Reference | None = None) -> Parts:
     told, tensors = halves.exact(model.vector, base)
     return frame({"version": model.version, "sha256": digest(model.vector), **told}, tensors)
 
@@ -131,9 +134,9 @@ def read_model(data: bytes | bytearray | memoryview, size: int, base: Reference 
     return Model(bounds.whole(fields["version"]), vector)
 
 
-def body(vector: Tensor, reference: Reference | None = None) -> bytes:
+def body(vector: Tensor, reference: Reference | None = None) -> Parts:
     """A model as it stands in a frame."""
-    return b"".join(map(raw, halves.exact(vector, reference)[1]))
+    return list(map(raw, halves.exact(vector, reference)[1]))
 
 
 def report_frame(report: Report, attachments: Shapes, last: Reference | None = None) -> bytes:
@@ -148,7 +151,7 @@ def report_frame(report: Report, attachments: Shapes, last: Reference | None = N
     if (measured := report.measured) is not None:
         fields["measured"] = [_told(measured.loss), round(measured.score * measured.examples)]
     told, model = halves.rounded(report.vector, last)
-    return frame(fields | told, [*model, *(report.note[name] for name in sorted(attachments))])
+    return b"".join(frame(fields | told, [*model, *(report.note[name] for name in sorted(attachments))]))
 
 
 def read_report(
@@ -186,9 +189,10 @@ def report_lengths(size: int, attachments: Shapes, part: float = 1.0) -> range:
     return range(PREFIX.size + 2 + round(part * 4 * size) + others, PREFIX.size + HEAD + 4 * size + others + 1)
 
 
-def raw(tensor: Tensor) -> bytes:
-    """A tensor as it stands in a frame."""
-    return tensor.detach().cpu().contiguous().numpy().astype(DTYPES[NAME_OF[tensor.dtype]][1], copy=False).tobytes()
+def raw(tensor: Tensor) -> memoryview:
+    """A tensor as it stands in a frame: its own memory, wherever that has the bytes in this order."""
+    array = tensor.detach().cpu().contiguous().numpy().astype(DTYPES[NAME_OF[tensor.dtype]][1], copy=False)
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _tensors(

@@ -67,7 +67,7 @@ def asked(client: Client, version: int, **headers: str) -> Reply:
 
 def test_the_rest_of_a_model_is_sent_to_its_holder(federation: Federation, tmp_path: Path) -> None:
     client, task = enrolled(federation, tmp_path, 0)
-    whole, mark = wire.raw(task.model.vector), f'"{wire.digest(task.model.vector)}"'
+    whole, mark = bytes(wire.raw(task.model.vector)), f'"{wire.digest(task.model.vector)}"'
     assert asked(client, task.model.version) == Reply(200, whole)
     for first in (1, 100, len(whole) - 1):
         reply = asked(client, task.model.version, Range=f"bytes={first}-", If_Range=mark)
@@ -98,7 +98,7 @@ def test_a_device_that_asks_for_the_same_part_without_end_loses_its_task(
 
 def test_what_is_held_is_asked_for_only_where_it_can_be() -> None:
     task = Task(3, 1, Model(7, torch.arange(6.0)), 0.1, 5, {})
-    frame, mask = wire.task_frame(task), Task(3, 1, task.model, 0.1, 5, {"mask": torch.ones(6)})
+    frame, mask = b"".join(wire.task_frame(task)), Task(3, 1, task.model, 0.1, 5, {"mask": torch.ones(6)})
     download, broken = Download(), OSError("cut")
     assert download.rest is None
     download.keep(Cut(200, frame[:10], broken))
@@ -112,5 +112,5 @@ def test_what_is_held_is_asked_for_only_where_it_can_be() -> None:
     assert download.settled(Reply(206, frame[-4:])) == Reply(200, frame)
     assert download.settled(Reply(410, b"")) is None
     assert download.rest is None
-    download.keep(Cut(200, wire.task_frame(mask)[:-30], broken))
+    download.keep(Cut(200, b"".join(wire.task_frame(mask))[:-30], broken))
     assert download.rest is None, "the mask is no part of the model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from asyncio import sslproto
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +13,18 @@ from typing import Any
 import pytest
 
 from fedasmu.errors import UserError
-from fedasmu.network.deadline import DEVICE, Deadlined, Patience
+from fedasmu.network.deadline import BUFFER, DEVICE, Deadlined, Patience
 from fedasmu.network.listener import TLS_BUFFER, Bucket, Gate, bound
+from fedasmu.network.replies import Framed
 from helpers.served import HOST, Served, eventually, served, trusting
 
 SHORT = Patience(seconds=0.4, least=0.4, rate=1e6, idle=0.8, head=4096, body=400_000)
+LARGE = 20 << 20
 LONG = 30.0  # what a test waits for a cut that should come in a fraction of a second
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """/count: how long the body is. /ignore: the body is not read. /large: a reply of 20 MB."""
+    """/count: how long the body is. /ignore: the body is not read. /large: a reply of 20 MB; /frame: in pieces."""
     body = b""
     if scope["path"] == "/count":
         scope[DEVICE] = 1
@@ -29,7 +32,10 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
             body += message["body"]
             if not message["more_body"]:
                 break
-    reply = bytes(20 << 20) if scope["path"] == "/large" else str(len(body)).encode()
+    if scope["path"] == "/frame":
+        await Framed([b"head", bytes(LARGE)])(scope, receive, send)
+        return
+    reply = bytes(LARGE) if scope["path"] == "/large" else str(len(body)).encode()
     headers = [(b"content-length", str(len(reply)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": reply})
@@ -135,13 +141,47 @@ def test_a_body_that_is_announced_too_large_is_refused(server: Served, length: b
     assert is_cut(connection)
 
 
-def test_a_reader_that_does_not_read_is_cut(server: Served) -> None:
+def narrow(server: Served, path: bytes) -> ssl.SSLSocket:
+    """Who has asked for something large, and has little room for it."""
     connection = plain(server)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     secured = trusting().wrap_socket(connection)
-    secured.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+    secured.sendall(b"GET " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n")
     assert secured.recv(1)
+    return secured
+
+
+@pytest.mark.parametrize("path", [b"/large", b"/frame"])
+def test_a_reader_that_does_not_read_is_cut(server: Served, path: bytes) -> None:
+    narrow(server, path)
     assert eventually(lambda: not server.ask(lambda: len(server.listener.state.connections)))
+
+
+def test_reading_a_little_now_and_then_does_not_prolong_the_time(tmp_path: Path) -> None:
+    """At this pace the reply would take hours; its time is 0.6 seconds."""
+    with served(application, tmp_path, Patience(seconds=0.4, least=0.4, rate=1e8)) as server:
+        connection, read = narrow(server, b"/frame"), 0
+        with pytest.raises((ConnectionError, ssl.SSLError)):  # noqa: PT012
+            while read < LARGE and (piece := connection.recv(1000)):
+                read += len(piece)
+                time.sleep(0.01)
+            raise ConnectionError if read < LARGE else AssertionError
+
+
+def test_a_frame_waits_in_pieces_for_a_reader(tmp_path: Path) -> None:
+    with served(application, tmp_path, Patience(seconds=3600.0)) as server:
+        connection = narrow(server, b"/frame")
+        assert eventually(lambda: any(map(bool, server.ask(lambda: waiting(server)))))
+        found = []
+        for _ in range(100):
+            assert connection.recv(1 << 14)
+            found += server.ask(lambda: waiting(server))
+        assert 0 < max(found) <= 2 * BUFFER
+
+
+def waiting(server: Served) -> list[int]:
+    """Bytes that each connection's peer has not taken."""
+    return [connection.transport.get_write_buffer_size() for connection in server.listener.state.connections]
 
 
 def test_an_honest_device_keeps_its_connection_through_many_requests(server: Served) -> None:

@@ -35,7 +35,7 @@ RECIPE = {
     "layout": "",
 }
 HELLO = {"challenge": "c", "run": "r1", "wire": [wire.VERSION], "fedasmu": fedasmu.__version__}
-TASK = wire.task_frame(Task(0, 0, Model(1, torch.zeros(10)), 0.1, 7, {}, 1.0))
+TASK = b"".join(wire.task_frame(Task(0, 0, Model(1, torch.zeros(10)), 0.1, 7, {}, 1.0)))
 NESTED = b"[" * 200_000
 
 

@@ -181,7 +181,7 @@ def test_a_full_disk_on_the_device_is_a_sentence(federation: Federation, tmp_pat
 def test_what_is_no_model_is_not_believed(federation: Federation, tmp_path: Path) -> None:
     device = federation.device(6, state=tmp_path / "state")
     device.join()
-    for body in (b"", b"FAS1", wire.model_frame(Model(0, torch.zeros(3)))):
+    for body in (b"", b"FAS1", b"".join(wire.model_frame(Model(0, torch.zeros(3))))):
         with pytest.raises(UserError, match="what the server sends is no model for this device"):
             device.membership.read(wire.read_model, Reply(200, body))
     device.close()

@@ -50,7 +50,7 @@ def test_a_task_comes_out_as_it_went_in(
 ) -> None:
     note = note if mask is None else {**note, "mask": mask}
     task = Task(5, 3, Model(version, vector), lr, seed, note, 0.5)
-    found = wire.read_task(wire.task_frame(task), SIZE)
+    found = wire.read_task(b"".join(wire.task_frame(task)), SIZE)
     assert (found.id, found.device, found.lr, found.seed, found.share) == (5, 3, lr, seed, 0.5)
     assert found.model.version == version
     assert same(found.model.vector, vector)
@@ -86,7 +86,7 @@ def test_a_note_that_is_not_finite_makes_a_report_that_is_refused() -> None:
 @settings(deadline=None)
 @given(VECTORS, st.integers(0, 2**50))
 def test_a_model_comes_out_as_it_went_in(vector: Tensor, version: int) -> None:
-    found = wire.read_model(wire.model_frame(Model(version, vector)), SIZE)
+    found = wire.read_model(b"".join(wire.model_frame(Model(version, vector))), SIZE)
     assert found.version == version
     assert same(found.vector, vector)
 
@@ -212,7 +212,7 @@ TASK = Task(5, 3, Model(2, torch.ones(SIZE)), 0.1, 9, {"mask": torch.ones(SIZE, 
     ids=str,
 )
 def test_a_task_with_one_wrong_field_is_malformed(change: dict[str, object]) -> None:
-    data = wire.task_frame(TASK)
+    data = b"".join(wire.task_frame(TASK))
     fields, rest = wire.head(data)
     assert same(wire.read_task(data, SIZE).model.vector, torch.ones(SIZE))
     with pytest.raises(wire.Malformed):
@@ -220,7 +220,7 @@ def test_a_task_with_one_wrong_field_is_malformed(change: dict[str, object]) -> 
 
 
 def test_a_truth_value_of_two_is_malformed() -> None:
-    data = bytearray(wire.task_frame(TASK))
+    data = bytearray().join(wire.task_frame(TASK))
     data[-1] = 2
     with pytest.raises(wire.Malformed, match="truth value"):
         wire.read_task(data, SIZE)
@@ -279,7 +279,7 @@ LIES: list[Any] = [
 @pytest.mark.parametrize("told", LIES, ids=repr)
 def test_a_lie_about_what_was_measured_is_no_report(told: object) -> None:
     """Of nine examples at most nine are right, and only the server says that there are nine."""
-    frame = wire.frame({"loss": 1.0, "note": {}, "measured": told}, [torch.ones(SIZE)])
+    frame = b"".join(wire.frame({"loss": 1.0, "note": {}, "measured": told}, [torch.ones(SIZE)]))
     with pytest.raises(wire.Malformed):
         wire.read_report(frame, SIZE, {}, 5, 9)
 
