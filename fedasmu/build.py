@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class World:
 
     def pool(self, workers: Workers, stopping: Callable[[], bool], say: Callable[[str], None]) -> Pool:
         if self.trainer is None:
-            return Inline(timing_only)
+            return Inline(partial(timing_only, trainable=self.layout.trainable))
         on_cpu = self.config.device == "cpu"
         gpus = share(self.config.per_gpu) if self.config.device.startswith("cuda") else 0.0
         return factory(workers)(Site(self.trainer.perform, self.layout.bytes, stopping, say, gpus, on_cpu))
@@ -84,9 +85,9 @@ class World:
     def desk(self, federation: Federation, pool: Pool, record: Record) -> Desk:
         """The server of this federation, at work."""
         config, method, metric = self.config, self.config.algorithm, self.config.evaluate.measure.name
-        timed = config.timing_only and not method.looks_inside  # a number stands for the model
+        empty = config.timing_only and not method.looks_inside and not method.attachments(self.layout)
         server = Server(
-            model=Model(0, torch.zeros(1) if timed else self.initial),
+            model=Model(0, torch.empty(0) if empty else self.initial),
             schedule=method.schedule(config.pacing.pace(federation.devices)),
             aggregator=config.guard.around(method.aggregator(federation), self.layout.trainable),
             devices=federation.devices,

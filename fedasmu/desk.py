@@ -80,8 +80,9 @@ class Desk:
         fresh = self.server.fetch(task, device)
         self._tell(Fetched(now, task, device, None if fresh is None else fresh.version))
         if fresh is not None:
-            self.meter.tally.bytes_down += self.fresh_size(task)
-            self.meter.tally.bytes_fresh += self.fresh_size(task)
+            size = self.fresh_size(task)
+            self.meter.tally.bytes_down += size
+            self.meter.tally.bytes_fresh += size
         return fresh
 
     def wanted(self, task: int, device: int) -> bool:

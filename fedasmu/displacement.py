@@ -48,7 +48,7 @@ class Reference:
             return None
         trainable = self.layout.trainable
         difference = vector[:trainable] - self.vector[:trainable]
-        largest = float(difference.abs().max())
+        largest = float(difference.abs().max()) if difference.numel() else 0.0  # it is empty where nothing is trained
         if not math.isfinite(largest):
             return None
         exponent = min(TOP - math.frexp(largest)[1], EXPONENTS[-1])

@@ -164,7 +164,7 @@ class Report:
     @property
     def extra_bytes(self) -> int:
         """What is sent besides the model."""
-        return sum(value.nbytes for value in self._noted.values() if isinstance(value, Tensor))
+        return sum([value.nbytes for value in self._noted.values() if isinstance(value, Tensor)])
 
     @property
     def remarks(self) -> dict[str, Any]:

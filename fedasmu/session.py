@@ -87,8 +87,9 @@ class Work:
             return self._expected(stop.value, Report, "returns a Report")
         except Exception as error:
             raise self._failure(traceback.format_exc().rstrip()) from error
-        self.fetches += isinstance(command, Fetch)
-        if isinstance(command, Train) and self._state is not None:
+        if isinstance(command, Fetch):
+            self.fetches += 1
+        elif self._state is not None and isinstance(command, Train):
             command = replace(command, state=self._state)
         return self._expected(command, COMMANDS, "yields Train, Probe, Evaluate, Fetch or Poll")
 

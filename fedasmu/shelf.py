@@ -54,12 +54,13 @@ class Shelf:
 
     def put(self, key: object, tensor: Tensor) -> None:
         """From now on it is the shelf's: whoever puts it does not write to it any more."""
+        tensor = tensor.detach() if tensor.requires_grad else tensor
         if tensor.nbytes <= SMALL:
-            self._small[str(key)] = _compact(tensor.detach())
+            self._small[str(key)] = _compact(tensor)
             self._remove(self._files.pop(str(key), None))
             return
         self._small.pop(str(key), None)
-        data = tensor.detach().contiguous().numpy().reshape(-1).view(np.uint8)
+        data = tensor.contiguous().numpy().reshape(-1).view(np.uint8)
         shape, kind = "x".join(map(str, tensor.shape)), str(tensor.dtype).removeprefix("torch.")
         name = f"{self._written}.{shape}.{kind}.{NEW}"
         self._written += 1

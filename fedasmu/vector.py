@@ -101,9 +101,9 @@ def blocks(first: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same stretches of several vectors, as far as the first one goes: each small enough for a core's cache."""
     size = first.numel()
     vectors = (first, *(other if other.numel() == size else other[:size] for other in others))
-    if size <= BLOCK:
+    if 0 < size <= BLOCK:
         yield vectors
-    else:
+    elif size:
         yield from zip(*(vector.split(BLOCK) for vector in vectors), strict=True)  # type: ignore[no-untyped-call]
 
 

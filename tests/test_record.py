@@ -22,10 +22,11 @@ def lines(directory: Path) -> list[dict[str, object]]:
 
 def test_a_methods_notes_never_replace_our_own_fields(tmp_path: Path) -> None:
     record = Record(tmp_path)
-    notes = {"tasks": 99, "time": 0.0, "event": "?", "slot": 4}
+    notes = {"tasks": 99, "time": 0.0, "event": "?", "slot": 4, "100%s": "%d", "yes": True}
     record.write(Renewed(1.5, 2, [3], [0.5], notes))
     record.close()
     expected = {"time": 1.5, "event": "version", "version": 2, "tasks": [3], "weights": [0.5], "slot": 4}
+    expected |= {"100%s": "%d", "yes": True}
     assert lines(tmp_path) == [expected]
 
 

@@ -140,7 +140,7 @@ class Algorithm(Section, ABC):
     def looks_inside(self) -> bool:
         """Whether a half of it tells the model's layers apart: then a simulation of times alone has a whole model too.
 
-        For other methods, a number stands for it.
+        For other methods, a vector without elements stands for it.
         """
         return False
 

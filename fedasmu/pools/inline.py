@@ -45,12 +45,15 @@ class Inline:
         self._jobs.clear()
 
 
-def timing_only(command: Computation, device: int, seed: int) -> Answer:
+LEVEL = Probed(0.0, slope=0.0)
+
+
+def timing_only(command: Computation, device: int, seed: int, trainable: int | None = None) -> Answer:
     """Computes nothing: for studies of schedules and fleets, where only the order of events matters."""
     if isinstance(command, Train):
         return Trained(command.vector, 0.0)
     if isinstance(command, Probe):
         if command.between is not None:
-            return Probed(0.0, slope=0.0)
-        return Probed(0.0, torch.zeros_like(command.vector) if command.gradient else None)
+            return LEVEL
+        return Probed(0.0, torch.zeros_like(command.vector[:trainable]) if command.gradient else None)
     return Evaluated(0.0, 0.0)

@@ -16,6 +16,8 @@ class Kind(StrEnum):
     LOST = "lost"  # a device dies, or goes offline
 
 
+TICK, DONE, ASK, ANSWER, ARRIVE, LOST = Kind  # looking one of them up in its class costs more than comparing with it
+
 Event = tuple[float, int, Kind, int]
 """Its time, its number, its kind and its task, -1 where none is concerned. There are many of them: plain tuples."""
 

@@ -81,6 +81,11 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.profiles)
 
+    @property
+    def mortal(self) -> bool:
+        """Whether a task can end by death or by going offline."""
+        return self.dropout > 0 or self.availability.longest < math.inf
+
     def slowdown(self, task: int) -> float:
         """How much slower than its profile says the device is during this task."""
         return 1.0 if not self.jitter else 1.0 + self.jitter * (2.0 * uniform(self.seed, "jitter", task) - 1.0)

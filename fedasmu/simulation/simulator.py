@@ -18,7 +18,7 @@ from fedasmu.events import Verdict
 from fedasmu.pools import Pool
 from fedasmu.protocol import Fetch, Report, Task, Workload
 from fedasmu.session import Step, Work
-from fedasmu.simulation.clock import Clock, Kind
+from fedasmu.simulation.clock import ANSWER, ARRIVE, ASK, DONE, LOST, TICK, Clock, Kind
 from fedasmu.simulation.device import Device
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
@@ -42,7 +42,7 @@ class Simulator:
         self.busy: dict[int, Device] = {}  # by the task that they work on
         self._retry = False  # whether a tick is scheduled because nobody could be started
         self._patience = Patience()
-        self._timed = self.desk.server.schedule.timed
+        self._timed, self._mortal = self.desk.server.schedule.timed, self.fleet.mortal
 
     @property
     def now(self) -> float:
@@ -63,18 +63,18 @@ class Simulator:
 
     def begin(self) -> None:
         self.desk.begin(0.0)
-        self.clock.schedule(0.0, Kind.TICK)
+        self.clock.schedule(0.0, TICK)
 
     def step(self) -> None:
         """Process the next event. If waiting for its result is interrupted, nothing has changed."""
         _, _, kind, task = self.clock.next()
         device = self.busy.get(task)
-        result = self._await(device) if kind is Kind.DONE and device is not None else None
+        result = None if device is None or device.ticket is None or kind is not DONE else self._await(device.ticket)
         self.clock.advance()
-        if kind is Kind.TICK:
-            self._tick()
-        elif device is not None:
+        if device is not None:
             self._handle(kind, device, result)
+        elif kind is TICK:
+            self._tick()
         if not self._timed:
             self._start()
         self.desk.settle()
@@ -86,22 +86,20 @@ class Simulator:
         self.busy.clear()
         self.desk.flush(self.now)
 
-    def _await(self, device: Device) -> Any:
-        if device.ticket is None:
-            return None
-        if not self.pool.ready(device.ticket):
+    def _await(self, ticket: int) -> Any:
+        if not self.pool.ready(ticket):
             self.desk.record.flush()  # it may take long, and somebody may be watching
-        return self.pool.result(device.ticket)
+        return self.pool.result(ticket)
 
     def _handle(self, kind: Kind, device: Device, result: Any) -> None:
-        if kind is Kind.DONE:
+        if kind is DONE:
             device.ticket = None
             self._see_to(device, device.work.reply(result))
-        elif kind is Kind.ASK:
+        elif kind is ASK:
             self._ask(device)
-        elif kind is Kind.ANSWER:
+        elif kind is ANSWER:
             self._see_to(device, device.work.reply(device.answer))
-        elif kind is Kind.ARRIVE and not self.fleet.fails(device.task.id):
+        elif kind is ARRIVE and not self.fleet.fails(device.task.id):
             self._arrive(device)
         else:  # dead or offline, or bound to die but quicker than its nominal duration
             self._lose(device)
@@ -111,7 +109,7 @@ class Simulator:
         self._patience.tick(self.now)
         self._start()
         if self._timed:
-            self.clock.schedule(self.now + self.period, Kind.TICK)
+            self.clock.schedule(self.now + self.period, TICK)
 
     def _start(self) -> None:
         """Start devices where the schedule has room. When nobody is there to start, try again a period later."""
@@ -120,14 +118,15 @@ class Simulator:
             self._begin_task(task)
         if not self._timed and not self.busy and not self._retry:
             self._retry = True
-            self.clock.schedule(now + self.period, Kind.TICK)
+            self.clock.schedule(now + self.period, TICK)
 
     def _begin_task(self, task: Task) -> None:
         device, down = self._open(task), self.desk.task_size(task)
-        nominal = device.nominal(down, self.desk.size(task, self.desk.server.transfer.part))
-        death = self.fleet.death(task.id, task.device, self.now, nominal)
-        if death < math.inf:
-            self.clock.schedule(death, Kind.LOST, task.id)
+        if self._mortal:
+            nominal = device.nominal(down, self.desk.size(task, self.desk.server.transfer.part))
+            death = self.fleet.death(task.id, task.device, self.now, nominal)
+            if death < math.inf:
+                self.clock.schedule(death, LOST, task.id)
         self._see_to(device, device.work.begin(), delay=device.profile.download(down))
 
     def _open(self, task: Task) -> Device:
@@ -140,23 +139,23 @@ class Simulator:
 
     def _see_to(self, device: Device, step: Step, delay: float = 0.0) -> None:
         """What the session wants next takes its time; or its report goes out."""
-        now, task = self.now + delay, device.task.id
+        now, task = self.clock.now + delay, device.task.id
         if isinstance(step, Report):
             device.report, part = self.desk.server.arriving(task, step)
             size = self.desk.sending(task, device.report, part)
-            self.clock.schedule(now + device.profile.upload(size), Kind.ARRIVE, task)
+            self.clock.schedule(now + device.profile.upload(size), ARRIVE, task)
         elif isinstance(step, Fetch):
-            self.clock.schedule(now + device.profile.latency, Kind.ASK, task)
+            self.clock.schedule(now + device.profile.latency, ASK, task)
         else:
             done = now + device.seconds(step)
             device.submit(step, done)
-            self.clock.schedule(done, Kind.DONE, task)
+            self.clock.schedule(done, DONE, task)
 
     def _ask(self, device: Device) -> None:
         task = device.task
         device.answer = self.desk.fetch(self.now, task.id, task.device)
         size = 0 if device.answer is None else self.desk.fresh_size(task.id)
-        self.clock.schedule(self.now + device.profile.download(size), Kind.ANSWER, task.id)
+        self.clock.schedule(self.now + device.profile.download(size), ANSWER, task.id)
 
     def _arrive(self, device: Device) -> None:
         task, report = device.task, device.report
@@ -188,7 +187,7 @@ class Simulator:
         self.clock.restore(state["clock"])
         self.memories.restore(state["memories"])
         self._retry = state["retry"]
-        needed = {event[3]: event[0] for event in state["clock"]["events"] if event[2] != Kind.LOST}
+        needed = {event[3]: event[0] for event in state["clock"]["events"] if event[2] != LOST}
         for line in state["works"]:
             entry = self.desk.server.ledger[line["task"]]
             device = self._open(entry.task)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedasmu import Aggregate, Aggregator, Experiment, Federation, Model, Upload
-from fedasmu.algorithms import FedAsync
+from fedasmu.algorithms import NAMES, FedAsync
 from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured
 from fedasmu.vector import Layout
@@ -93,7 +93,7 @@ class LayerByLayer(FedAsync):
 
 def test_a_method_that_looks_inside_has_a_whole_model_to_look_into(tmp_path: Path) -> None:
     size = Layout.of(network()).size
-    for method, expected in ((LayerByLayer(), size), (FedAsync(), 1)):
+    for method, expected in ((LayerByLayer(), size), (FedAsync(), 0)):
         sizes: list[int] = []
 
         def look(desk: Desk, line: Event | Measured, sizes: list[int] = sizes) -> None:
@@ -104,8 +104,26 @@ def test_a_method_that_looks_inside_has_a_whole_model_to_look_into(tmp_path: Pat
         assert set(sizes) == {expected}
 
 
-@pytest.mark.parametrize("algorithm", [{"name": "asyncdrop"}, {"name": "asofed", "features": "paper"}], ids=str)
-def test_methods_that_look_inside_take_the_time_of_the_real_run(algorithm: dict[str, Any], run: Run) -> None:
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_does_with_a_model_of_no_elements(name: str, precision: str, run: Run) -> None:
+    guard, transfer = {"clip": 3.0, "refuse": 10.0}, {"precision": precision}
+    result = run(algorithm={"name": name}, timing_only=True, guard=guard, transfer=transfer, stop={"uploads": 20})
+    assert result.summary["uploads"] == 20
+    assert result.summary["refused"] == 0
+
+
+INSIDE: list[dict[str, Any]] = [
+    {"name": "asyncdrop"},
+    {"name": "asofed", "features": "paper"},
+    {"name": "fedasmu", "server_gradient": "uploaded", "merge": False},  # twice as much to send
+]
+
+
+@pytest.mark.parametrize("algorithm", INSIDE, ids=str)
+def test_methods_that_look_inside_or_send_more_take_the_time_of_the_real_run(
+    algorithm: dict[str, Any], run: Run
+) -> None:
     data = blobs()
     even = replace(data, shards=[data.shards[0][:20]] * 10)
     common: dict[str, Any] = {"algorithm": algorithm, "local": {"batch": 10}, "model": network}

@@ -26,6 +26,7 @@ class Merging(Learner):
 
     def __init__(self, settings: FedASMU) -> None:
         self.settings = settings
+        self._gamma, self._upsilon = settings.guard(settings.gamma0), settings.guard(settings.upsilon0)
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
         settings, start = self.settings, task.model.vector
@@ -82,8 +83,8 @@ class Merging(Learner):
         outer = formulas.squash_slope(settings.mu_beta, phi) * probed.slope
         inner = formulas.phi_gradient(controls, fresh, origin)
         return DeviceControls(
-            settings.guard(settings.gamma0).moved(controls.gamma, settings.lr_gamma, outer * inner[0]),
-            settings.guard(settings.upsilon0).moved(controls.upsilon, settings.lr_upsilon, outer * inner[1]),
+            self._gamma.moved(controls.gamma, settings.lr_gamma, outer * inner[0]),
+            self._upsilon.moved(controls.upsilon, settings.lr_upsilon, outer * inner[1]),
         )
 
     def _slot(self, task: Task, units: int, memory: Memory) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.steps import stepped
 from fedasmu.note import table
 from fedasmu.protocol import Model, Upload
-from fedasmu.vector import BLOCK, blocks
+from fedasmu.vector import blocks
 
 if TYPE_CHECKING:
     from fedasmu.algorithms.fedasmu.settings import FedASMU
@@ -38,6 +38,8 @@ class StalenessAware(Aggregator):
         self.log_dilution = 0.0  # where dilution is counted: the sum of log(1 - alpha) so far
         self.begun: dict[int, float] = {}  # what it was when a device's task began
         self.policy = settings.policy(federation) if settings.learns_slots else None
+        bounds = (settings.lambda0, 10.0), (settings.sigma0, 5.0), (settings.iota0, 1.0)
+        self._guards = [settings.guard(initial, high) for initial, high in bounds]
 
     def brief(self, device: int) -> Mapping[str, Any]:
         if self.settings.dilutes:
@@ -96,10 +98,11 @@ class StalenessAware(Aggregator):
             projection *= math.exp(self.begun[device] - diluted)
         outer = formulas.squash_slope(settings.mu_alpha, xi) * projection
         inner = formulas.xi_gradient(controls, rounds, staleness, settings.sigma_gradient == "printed")
+        lam, sigma, iota = self._guards
         return ServerControls(
-            settings.guard(settings.lambda0).moved(controls.lam, settings.lr_lambda, outer * inner[0]),
-            settings.guard(settings.sigma0, 5.0).moved(controls.sigma, settings.lr_sigma, outer * inner[1]),
-            settings.guard(settings.iota0, 1.0).moved(controls.iota, settings.lr_iota, outer * inner[2]),
+            lam.moved(controls.lam, settings.lr_lambda, outer * inner[0]),
+            sigma.moved(controls.sigma, settings.lr_sigma, outer * inner[1]),
+            iota.moved(controls.iota, settings.lr_iota, outer * inner[2]),
         )
 
     def _projection(self, upload: Upload, previous: Tensor) -> float:
@@ -127,14 +130,11 @@ class StalenessAware(Aggregator):
             vector = stepped(current, direction, [upload], [weight], trainable, weight)
             return vector, direction[:trainable].to(dtype)
         old, new = current.vector, upload.report.vector
-        if old.numel() <= BLOCK:
-            moved = (new - old).to(dtype)
-            return torch.lerp(old, new, weight), moved if trainable >= old.numel() else moved[:trainable]
         mixed, record = torch.empty_like(old), torch.empty_like(old, dtype=dtype)
         for vector, before, sent, moved in blocks(mixed, old, new, record):
             torch.lerp(before, sent, weight, out=vector)
             moved.copy_(sent - before)
-        return mixed, record[:trainable]
+        return mixed, record if trainable >= record.numel() else record[:trainable]
 
     def _teach(self, upload: Upload) -> None:
         """The first reward of a device trains the meta model; from then on the device's own table decides."""

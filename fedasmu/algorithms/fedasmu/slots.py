@@ -46,7 +46,10 @@ class QTable:
         self.rate, self.discount, self.epsilon = rate, discount, epsilon
 
     def row(self, slot: int) -> list[float]:
-        values: list[float] = self.memory.setdefault("q", {}).setdefault(str(slot), [0.0] * len(ACTIONS))
+        table, key = self.memory.setdefault("q", {}), str(slot)
+        if key not in table:
+            table[key] = [0.0] * len(ACTIONS)
+        values: list[float] = table[key]
         return values
 
     def choose(self, seed: int) -> tuple[int, int]:
@@ -55,15 +58,15 @@ class QTable:
         actions = legal(slot, self.units)
         if uniform(seed, "explore") >= self.epsilon:
             row = self.row(slot)
-            best = max(row[action] for action in actions)
-            actions = tuple(action for action in actions if row[action] == best)
+            best = max([row[action] for action in actions])
+            actions = tuple([action for action in actions if row[action] == best])
         action = actions[derive(seed, "action") % len(actions)]
         return action, slot + ACTIONS[action]
 
     def learn(self, action: int, slot: int, reward: float) -> None:
         """The action led to `slot`, and merging there gave this reward."""
         row, reached = self.row(self.memory["slot"]), self.row(slot)
-        best_next = max(reached[index] for index in legal(slot, self.units))
+        best_next = max([reached[index] for index in legal(slot, self.units)])
         row[action] = q_update(row[action], reward, best_next, self.rate, self.discount)
         self.memory["slot"] = slot
 
