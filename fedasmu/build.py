@@ -165,11 +165,7 @@ def _sized(config: Config, data: FederatedData, say: Callable[[str], None]) -> C
             say(f"{given}: the data are on {len(data.shards)} devices, and so is the run")
         sized = config.fleet.model_copy(update={"devices": len(data.shards)})
         config = config.model_copy(update={"fleet": sized})
-    if config.data.fallback is not None:
-        # A run that fell back stays with what it has, even if the full data are there when it is resumed.
-        kept = config.data.model_copy(update={"name": data.name, "fallback": None})
-        config = config.model_copy(update={"data": kept})
-    return config
+    return config.on(data.name)  # a run that fell back stays with what it has, even if the full data come later
 
 
 def _trainer(

@@ -181,6 +181,12 @@ class Config(Section):
         stop = Stop(uploads=max(1, round(self.stop.uploads * budget)), time=self.stop.time * budget)
         return self.model_copy(update={"stop": stop})
 
+    def on(self, data_set: str) -> Config:
+        """The recipe once it is known what is read: its own data set, or what stands in for it."""
+        if self.data.fallback is None:
+            return self
+        return self.model_copy(update={"data": self.data.model_copy(update={"name": data_set, "fallback": None})})
+
     @property
     def code(self) -> dict[str, str]:
         """The names of a user's own code, by their sections."""

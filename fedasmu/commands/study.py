@@ -101,8 +101,12 @@ def compare(
     keep_order(out, labels)
     with beside(out, watched):
         failed = run_grid(grid, count, overwrite)
-    show(grid, reference)
-    say(f"runs: {out}\ntables, figures and a page to look at: fedasmu report {out}")
+    say(f"runs: {out}")
+    if any(cell.config.timing_only for cell in grid):
+        show_times(grid)
+    else:
+        show(grid, reference)
+        say(f"tables, figures and a page to look at: fedasmu report {out}")
     report_failures(failed)
 
 
@@ -211,6 +215,17 @@ def show(grid: list[Cell], reference: str = "") -> None:
     for league in leagues(find(directories, say), reference) if directories else []:
         show_grid(main_table(league))
         say(lesson(league))
+
+
+def show_times(grid: list[Cell]) -> None:
+    from fedasmu.report.times import times_table
+    from fedasmu.result import Result
+
+    runs: dict[str, list[Result]] = {}
+    for cell in grid:
+        if (cell.directory / "summary.json").is_file():
+            runs.setdefault(cell.label, []).append(Result(cell.directory))
+    show_grid(times_table(runs))
 
 
 def report_failures(failed: Failures) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "Look",
     "TextOptions",
     "describe",
+    "here",
     "is_here",
     "load",
     "part_of",
@@ -110,9 +111,14 @@ def where(name: str, directory: str | Path | None = None) -> list[Look]:
     return looks(describe(name), None if directory is None else Path(directory))
 
 
-def is_here(name: str) -> bool:
+def here(name: str, directory: str | Path | None = None) -> str:
+    """The data set itself if it can be read without a download; otherwise what is in the package of it, if anything."""
+    return name if is_here(name, directory) else _EMBEDDED.get(name, name)
+
+
+def is_here(name: str, directory: str | Path | None = None) -> bool:
     """Whether it can be read without a download."""
-    return find(describe(name), None) is not None
+    return find(describe(name), None if directory is None else Path(directory)) is not None
 
 
 def _check_fallback(name: str, fallback: str | None) -> None:

@@ -78,18 +78,22 @@ def _targets(standing: Standing) -> Iterable[str]:
 def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) -> list[Result]:
     """Every finished run in or below these directories. Says which ones are broken, and leaves these out."""
     found: dict[Path, Result] = {}
+    timed = 0
     for directory in map(Path, directories):
         if not directory.is_dir():
             raise UserError(f"{directory}: no such directory")
         for path in sorted(directory.rglob("summary.json")):
             if all((path.parent / name).is_file() for name in NEEDED):
                 found.setdefault(path.parent.resolve(), Result(path.parent))
+            else:
+                timed += (path.parent / "events.jsonl").is_file()
         for trouble in sorted(directory.rglob("error.txt")):
             if not (trouble.parent / "summary.json").is_file():
                 say(f"failed, so not in here: {printable(str(trouble.parent))}: {_last_line(trouble)}")
     if not (kept := sound(found.values(), say)):
         whole = "" if not found else " that can be read"
-        raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}")
+        trained = f"; {timed} simulated the order of events alone (timing_only)" if timed else ""
+        raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}{trained}")
     return kept
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedasmu import data as datasets
 from fedasmu.algorithms import named
 from fedasmu.config import WITHOUT_INFLUENCE, Config
 from fedasmu.errors import UserError
@@ -52,7 +53,8 @@ class Cell:
         if not (self.directory / "config.toml").is_file():
             return []
         there = load(self.directory / "config.toml", allow_code=self.config.code.values())
-        return differences(there, self.config)
+        data = self.config.data
+        return differences(there, self.config.on(datasets.here(data.name, data.dir)) if data.fallback else self.config)
 
     def cleared(self, anew: bool) -> Stage:
         """How far it is, after what is of no use has been removed."""

@@ -135,6 +135,33 @@ def test_the_command_ends_in_a_table_and_does_nothing_the_second_time(recipe: Pa
     assert first[first.index("┏") :] == second[second.index("┏") :]
 
 
+def test_the_same_command_goes_on_where_the_packages_data_stand_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDASMU_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("fedasmu.data.places.SYSTEM_DIRECTORIES", ())
+    line = ["compare", "quickstart", "--methods", "fedavg", "--seeds", "1", "--set", "stop.uploads=2"]
+    line += ["--set", "model=softmax", "--workers", "inline", "--out", str(tmp_path / "grid")]
+    first = CliRunner().invoke(app, line)
+    assert "fashion-mnist is not here: using fashion-mnist-small" in first.output
+    again = CliRunner().invoke(app, line)
+    assert "1 of 1 runs are finished already" in again.output, again.exception
+    changed = CliRunner().invoke(app, [*line, "--set", "local.lr=0.5"])
+    assert "other settings (local.lr)" in str(changed.exception)
+
+
+def test_a_comparison_of_times_alone_ends_in_a_table_too(recipe: Path) -> None:
+    out = recipe.parent / "times"
+    code, text = run(recipe, "--seeds", "2", "--set", "timing_only=true", "--out", str(out))
+    assert code == 0, text
+    mean = sum(Result(out / "fedasync" / f"seed-{seed}").summary["virtual_seconds"] for seed in (0, 1)) / 2
+    assert f"│ fedasync │ {mean:9,.0f} │" in text
+    assert "fedasmu report" not in text
+    with pytest.raises(UserError, match="no finished run there; 2 simulated the order of events alone"):
+        find([out])
+
+
 def test_in_parallel_the_bytes_are_the_same(recipe: Path) -> None:
     assert grid.run(make(recipe, out="one", seeds=2), "inline", board()) == []
     assert grid.run(make(recipe, out="two", seeds=2), 2, board()) == []
