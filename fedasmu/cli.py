@@ -19,6 +19,7 @@ from fedasmu.commands import (
     WorkerCount,
     checking,
     console,
+    datasets,
     fleet,
     joining,
     keys,
@@ -28,14 +29,12 @@ from fedasmu.commands import (
     replaying,
     reporting,
     running,
-    say,
     serving,
-    split,
     study,
     watching,
     worker_count,
 )
-from fedasmu.commands.hints import Hinting
+from fedasmu.commands.hints import Hinting, UsageError, told
 from fedasmu.errors import DeviceError, Refused, UserError, is_refusal, printable, refusal
 
 app = typer.Typer(
@@ -47,20 +46,20 @@ app = typer.Typer(
     help="Asynchronous federated learning with staleness-aware model update: simulated exactly, repeated bit by bit.",
     epilog="Start with: [bold]fedasmu run quickstart[/bold]",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Find, download and look at data sets.")
-app.add_typer(data_app, name="data")
+app.add_typer(datasets.data_app, name="data")
 app.add_typer(keys.keys_app, name="keys")
 app.add_typer(fleet.fleet_app, name="fleet")
-data_app.command(epilog=split.EXAMPLE)(split.show)
 
 
 def main() -> None:
     """The entry point: a user's mistake is one clear message and exit code 2, never a traceback."""
     try:
         try:
-            app()
+            code = app(standalone_mode=False)
         finally:
             sys.stdout.flush()
+    except UsageError as error:
+        _fail(told(error))
     except UserError as error:
         _fail(str(error))
     except (DeviceError, Refused) as error:
@@ -71,12 +70,15 @@ def main() -> None:
         with suppress(OSError, ValueError):  # what could not be written is not tried again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(refusal(error, "standard output"), code=1)
+    else:
+        sys.exit(code)
 
 
 def _fail(message: str, code: int = 2) -> None:
-    errors = Console(stderr=True)
-    errors.print("[bold red]error:[/bold red] ", end="")
-    errors.print(printable(message), highlight=False, markup=False, soft_wrap=True)
+    if message:
+        errors = Console(stderr=True)
+        errors.print("[bold red]error:[/bold red] ", end="")
+        errors.print(printable(message), highlight=False, markup=False, soft_wrap=True)
     sys.exit(code)
 
 
@@ -179,9 +181,10 @@ for command, epilog in (
     app.command(epilog=epilog, cls=Hinting)(command)
 
 What = Literal["methods", "models", "datasets", "recipes", "fleets", "keys"]
+LIST_EXAMPLES = "[bold]Examples[/bold]  fedasmu list methods --json\n\n  fedasmu list keys fedasmu"
 
 
-@app.command("list", epilog="[bold]Examples[/bold]  fedasmu list methods --json\n\n  fedasmu list keys fedasmu")
+@app.command("list", epilog=LIST_EXAMPLES, cls=Hinting)
 def list_(
     what: Annotated[What, typer.Argument(help="What to list.")],
     method: Annotated[str, typer.Argument(metavar="[METHOD]", help="With keys: the settings of this method.")] = "",
@@ -202,43 +205,3 @@ def list_(
     for row in rows:
         view.add_row(*(", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in row.values()))
     console.print(view)
-
-
-Directory = Annotated[Path | None, typer.Option("--dir", help="Look here before all other places.")]
-
-
-@data_app.command(epilog="[bold]Example[/bold]  fedasmu data where fashion-mnist")
-def where(name: str, directory: Directory = None) -> None:
-    """Show where a data set is looked for, and where it was found."""
-    from fedasmu import data
-
-    for look in data.where(name, directory):
-        if look.partial:
-            more = f" and {len(look.missing) - 3} more" if len(look.missing) > 3 else ""
-            sign, lacks = "[yellow]part [/yellow]", f", which lacks {', '.join(look.missing[:3])}{more}"
-        else:
-            sign, lacks = "[dim]-    [/dim]" if look.missing else "[green]found[/green]", ""
-        console.print(sign, end=" ")
-        say(f"{look.folder}{lacks}")
-
-
-@data_app.command(epilog="[bold]Example[/bold]  fedasmu data prepare fashion-mnist")
-def prepare(
-    name: str,
-    directory: Directory = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare the files with the published checksums.")] = False,
-    vocabulary: Annotated[int, typer.Option(help="Of texts: as data.vocabulary of the recipe.")] = 10_000,
-    length: Annotated[int, typer.Option(help="Of texts: as data.length of the recipe.")] = 500,
-) -> None:
-    """Make a data set ready: find it or download it, check it and decode it."""
-    loading()
-    from fedasmu import data
-
-    dataset = data.prepare(name, directory, text=data.TextOptions(vocabulary=vocabulary, length=length))
-    if verify:
-        right, unknown = data.verify(name, directory)
-        say(f"{right} files are as published; of {unknown} files and folders upstream tells no checksum")
-    say(
-        f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples of shape "
-        f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes\nfrom {dataset.folder}"
-    )

@@ -83,7 +83,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(given: str, known: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: asks for the known one nearest to it; nothing where none is near."""
-    near = difflib.get_close_matches(given, known, n=1)
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""

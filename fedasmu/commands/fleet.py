@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from fedasmu.commands import loading, say
+from fedasmu.commands.hints import Hinting
 
 fleet_app = typer.Typer(no_args_is_help=True, help="Make a simulated fleet of a real one.")
 
 
-@fleet_app.command("from", epilog="[bold]Example[/bold]  fedasmu fleet from runs/fleet --out fleet")
+@fleet_app.command("from", epilog="[bold]Example[/bold]  fedasmu fleet from runs/fleet --out fleet", cls=Hinting)
 def from_run(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory of `serve` or `rehearse`.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where profiles.csv and trace.csv go.")] = Path("fleet"),

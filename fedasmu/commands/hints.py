@@ -1,14 +1,16 @@
-"""Options that are not there, and what was probably meant by them."""
+"""A command line that was not understood, in one sentence: what is wrong, and what was probably meant."""
 
 from __future__ import annotations
 
-import difflib
+import re
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
-from fedasmu.errors import UserError
+from fedasmu.errors import did_you_mean
 
+UsageError: Any = typer.BadParameter.__mro__[1]  # typer has it from click, and shows its child alone
 ELSEWHERE = {
     "--methods": "`fedasmu compare RECIPE --methods a,b` runs several; --set algorithm.name=NAME changes the one",
     "--seeds": "`fedasmu compare RECIPE --seeds 3` runs several seeds; --seed N is the one of a run",
@@ -16,33 +18,57 @@ ELSEWHERE = {
     "--method": "the method is a key of the recipe: --set algorithm.name=NAME",
     "--dry-run": "--set timing_only=true simulates the order of events without training",
     "-o": "the run directory is --out DIR",
-    "-v": "all there is to tell is told: there is no more to be had",
+    "-v": "everything that happens is in events.jsonl of the run directory",
 }
 
 
 class Hinting(TyperCommand):
-    """A command that says, of an unknown option or one word too many, what was probably meant."""
+    """A command whose every mistake knows which command it was made in."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:
-            if type(error).__name__ == "NoSuchOption":
-                option = str(getattr(error, "option_name", ""))
-                raise UserError(f"{ctx.command_path}: no such option: {option}{self._meant(option)}") from None
-            if "unexpected extra argument" in str(error) and any("--methods" in param.opts for param in self.params):
-                raise UserError(f"{error}: a list is written with commas, as in --methods fedasmu,fedavg") from None
+        except UsageError as error:
+            error.ctx = error.ctx or ctx
             raise
 
-    def _meant(self, option: str) -> str:
-        known = [name for param in self.params for name in param.opts if name.startswith("-")]
-        if option in ELSEWHERE:
-            return f"; {ELSEWHERE[option]}"
-        if near := difflib.get_close_matches(option, known, n=1, cutoff=0.75):
-            return f"; did you mean {near[0]}?"
-        if "--set" in known and (keys := _keys_named(option)):
-            return f"; did you mean {' or '.join(f'--set {key}=VALUE' for key in keys)}?"
-        return f" (it has {', '.join(sorted(known))})"
+
+def told(error: Any) -> str:
+    """The sentence. Empty where a command without arguments has shown its help instead."""
+    kind, command = type(error).__name__, error.ctx.command
+    if kind == "NoArgsIsHelpError":
+        return ""
+    message = " ".join(error.format_message().rstrip(".").replace("Value error, ", "").split())
+    if kind == "NoSuchOption":
+        message = f"no such option: {error.option_name}{_meant(command, error.option_name)}"
+    elif kind == "BadOptionUsage" and "requires" in message:
+        message = f"{error.option_name} needs a value{_purpose(command, error.option_name)}"
+    elif kind == "MissingParameter":
+        message += _purpose(command, error.param.opts[0])
+    elif found := re.search(r"'([^']*)' is not one of (.*)", message):
+        message += did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]))
+    elif "unexpected extra argument" in message and any("--methods" in param.opts for param in command.params):
+        message += ": a list is written with commas, as in --methods fedasmu,fedavg"
+    path = error.ctx.command_path
+    return f"{path}: {message[0].lower()}{message[1:]} (`{path} -h` tells more)"
+
+
+def _purpose(command: Any, name: str) -> str:
+    """How an option or argument is written, and what it is for."""
+    param = next(param for param in command.params if name in param.opts)
+    written = f", as in {name} {param.metavar or 'VALUE'}" if name.startswith("-") else ""
+    return f"{written}: {param.help.rstrip('.')}" if param.help else written
+
+
+def _meant(command: Any, option: str) -> str:
+    known = [name for param in command.params for name in param.opts if name.startswith("-")]
+    if option in ELSEWHERE:
+        return f"; {ELSEWHERE[option]}"
+    if near := did_you_mean(option, known, cutoff=0.75):
+        return near
+    if "--set" in known and (keys := _keys_named(option)):
+        return f"; did you mean {' or '.join(f'--set {key}=VALUE' for key in keys)}?"
+    return f"; it has {', '.join(sorted(known))}"
 
 
 def _keys_named(option: str) -> list[str]:

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from fedasmu.commands import console, needs_network, say
+from fedasmu.commands.hints import Hinting
 from fedasmu.errors import UserError
 
 keys_app = typer.Typer(no_args_is_help=True, help="Invite devices to a served run, list and revoke them.")
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run directory of `fedasmu serve`.")]
 
 
-@keys_app.command(epilog="[bold]Example[/bold]  fedasmu keys invite runs/fleet --name kitchen-pi")
+@keys_app.command(epilog="[bold]Example[/bold]  fedasmu keys invite runs/fleet --name kitchen-pi", cls=Hinting)
 def invite(
     directory: Directory,
     name: Annotated[str, typer.Option(help="What the device will be called.")] = "",
@@ -33,7 +34,7 @@ def invite(
     say(folder.join_line(folder.invite(name=name or None, uses=uses, hours=hours)))
 
 
-@keys_app.command("list", epilog="[bold]Example[/bold]  fedasmu keys list runs/fleet")
+@keys_app.command("list", epilog="[bold]Example[/bold]  fedasmu keys list runs/fleet", cls=Hinting)
 def list_keys(directory: Directory) -> None:
     """Show the devices of a run, and the invites that are open."""
     needs_network()
@@ -53,7 +54,7 @@ def list_keys(directory: Directory) -> None:
         say(f"invite {one.id}: {one.uses} left, " + (f"good for {hours:.0f} h" if hours > 0 else "expired"))
 
 
-@keys_app.command(epilog="[bold]Example[/bold]  fedasmu keys revoke runs/fleet kitchen-pi")
+@keys_app.command(epilog="[bold]Example[/bold]  fedasmu keys revoke runs/fleet kitchen-pi", cls=Hinting)
 def revoke(
     directory: Directory, name: Annotated[str, typer.Argument(help="The device, as `fedasmu keys list` shows it.")]
 ) -> None:
@@ -66,7 +67,7 @@ def revoke(
     say(f"{name} is revoked")
 
 
-@keys_app.command(epilog="[bold]Example[/bold]  fedasmu keys rotate runs/fleet")
+@keys_app.command(epilog="[bold]Example[/bold]  fedasmu keys rotate runs/fleet", cls=Hinting)
 def rotate(
     directory: Directory,
     now: Annotated[bool, typer.Option("--now", help="Switch to it; restart the server then.")] = False,
