@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from fedasmu.algorithms import FedAvg
 from fedasmu.config import Config
 from fedasmu.errors import did_you_mean
-from fedasmu.section import Section
+from fedasmu.section import Section, may_be_none
 
 MEANT = {  # what other frameworks and papers call our keys
     "learning_rate": "local.lr",
@@ -40,18 +40,20 @@ class Mistake:
 
 def mistakes(error: ValidationError, method: type[BaseModel], prefix: str = "") -> list[Mistake]:
     """Every mistake that pydantic found in the whole table, or in the method's with the prefix "algorithm."."""
-    allowed = set(method.model_fields) if prefix else None
-    return [_mistake(entry, prefix, allowed or _fields(entry["loc"]), method) for entry in error.errors()]
+    return [_mistake(entry, prefix, method if prefix else _section(entry["loc"]), method) for entry in error.errors()]
 
 
-def _mistake(entry: Any, prefix: str, allowed: set[str], method: type[BaseModel]) -> Mistake:
+def _mistake(entry: Any, prefix: str, section: type[BaseModel], method: type[BaseModel]) -> Mistake:
     key = prefix + ".".join(str(part) for part in entry["loc"] if part not in ("int", "float"))
     if entry["type"] == "extra_forbidden":
+        allowed = set(section.model_fields)
         return Mistake(key, f"{key}: unknown key" + (_meant(key, allowed, method) or f"; allowed: {_listed(allowed)}"))
     message = entry["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if entry["type"] == "value_error":
         return Mistake(key, f"{key}: {message}" if key else message)
+    if may_be_none(section, key.rpartition(".")[2]):
+        message += ", or none"
     if entry["type"] == "literal_error":
         message += did_you_mean(str(entry["input"]), re.findall(r"'([^']*)'", entry["ctx"]["expected"]))
     if entry["type"] == "list_type":
@@ -96,11 +98,11 @@ def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
             yield prefix + name
 
 
-def _fields(location: tuple[int | str, ...]) -> set[str]:
-    """The keys allowed where an error occurred."""
+def _section(location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The section in which an error occurred."""
     section: type[BaseModel] = Config
     for part in location[:-1]:
         field = section.model_fields.get(str(part))
         inner = None if field is None else field.annotation
         section = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else Section
-    return set(section.model_fields)
+    return section
