@@ -75,7 +75,7 @@ def plan(
 
 def _obstacle(part: Part, only: Collection[str], path: Path, share: float | None, overrides: Sequence[str]) -> str:
     if only and part.title not in only:
-        return "not in --only"
+        return "--only names others"
     if not path.is_file():
         return f"there is no recipe {part.recipe}"
     name = load(path, overrides).data.name
