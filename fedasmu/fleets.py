@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, Literal
 
@@ -80,7 +81,8 @@ class FleetSettings(Section):
         merged: dict[str, Any] = {}
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and "," in name:
-                raise ValueError(f"preset: several are a list: {[part.strip() for part in name.split(',')]}")
+                several = json.dumps([part.strip() for part in name.strip("[]").split(",")])
+                raise ValueError(f"preset: several are a list, in a shell all of it quoted: 'fleet.preset={several}'")
             if not isinstance(name, str) or name not in PRESETS_OF_FLEETS:
                 known = f"allowed: {', '.join(PRESETS_OF_FLEETS)}"
                 raise ValueError(

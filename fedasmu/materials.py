@@ -75,7 +75,11 @@ def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
         say(f"{settings.name} is not here: using {dataset.name} (`fedasmu data prepare {settings.name}` gets it)")
     say(f"data from {dataset.folder}")
     for place in (settings.dir, os.environ.get("FEDASMU_DATA")):
-        if place and not Path(dataset.folder).is_relative_to(Path(place).expanduser()):
+        if (
+            place
+            and not datasets.describe(settings.name).embedded
+            and not Path(dataset.folder).is_relative_to(Path(place).expanduser())
+        ):
             say(f"{place} does not hold all of {settings.name}, so it was passed over")
     return dataset
 

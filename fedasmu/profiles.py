@@ -114,7 +114,8 @@ def rows(path: Path) -> Iterable[dict[str, str]]:
         text = path.read_text()
         found = json.loads(text) if path.suffix == ".json" else list(csv.DictReader(text.splitlines()))
     except (OSError, ValueError, RecursionError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: cannot be read: {reason}") from None
     if not isinstance(found, list):
         raise UserError(f"{path}: expected a list of objects")
     return found

@@ -14,6 +14,7 @@ shelves/            vectors that a method keeps for every device, while the run 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -132,6 +133,7 @@ class _Growing:
 def check_free(directory: Path, overwrite: bool) -> None:
     """A new run may begin here: there is nothing, or an earlier run that it is to replace."""
     with _named(directory):
+        _check_writable(directory)
         names = {path.name for path in directory.iterdir()} if directory.exists() else set()
         if names <= BEFORE:
             return
@@ -142,6 +144,15 @@ def check_free(directory: Path, overwrite: bool) -> None:
             )
         if not ("config.toml" in names or names <= OURS):
             raise UserError(f"out = {directory}: not a run directory, so overwrite does not remove it")
+
+
+def _check_writable(directory: Path) -> None:
+    """What can be known of that before there is something to write."""
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @contextmanager

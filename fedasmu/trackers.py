@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedasmu.errors import UserError
+from fedasmu.errors import UserError, did_you_mean
 from fedasmu.events import Event, Measured
 from fedasmu.result import Result, flat
 
@@ -144,7 +144,7 @@ TRACKERS: dict[str, Callable[[Path], Tracker]] = {
 
 def named(name: str, directory: Path) -> Tracker:
     if name not in TRACKERS:
-        raise UserError(f"--track {name}: there is {', '.join(TRACKERS)}")
+        raise UserError(f"--track {name}: there is {', '.join(TRACKERS)}{did_you_mean(name, TRACKERS)}")
     return TRACKERS[name](directory)
 
 

@@ -67,7 +67,7 @@ SETTINGS = {
     "key of two sections": ("alpha=1", ["did you mean data.alpha or algorithm.alpha?"]),
     "another word for a key": ("local.learning_rate=1", ["did you mean local.lr?"]),
     "typo in another section": ("data.epoch=1", ["did you mean local.epochs?"]),
-    "several fleets without brackets": ("fleet.preset=het110,unreliable", ["several are a list", "'unreliable'"]),
+    "several fleets without brackets": ("fleet.preset=het110,unreliable", ["several are a list", '"unreliable"]']),
     "one target": ("evaluate.targets=0.5", ["evaluate.targets = 0.5", "for instance [0.5]"]),
     "typo in a split": ("data.split=dirchlet", ["did you mean dirichlet?"]),
     "stand-in for other data": ("data.fallback=embedded", ["not for fashion-mnist-small: leave it out"]),
@@ -93,6 +93,15 @@ SETTINGS = {
     "number for a fleet": ("fleet.preset=5", ["preset: unknown fleet 5", "base"]),
     "share above 1": ("pacing.max_in_flight=1.5", ["max_in_flight = 1.5", "at most 1.0"]),
     "text for a share": ("pacing.max_in_flight=abc", ['pacing.max_in_flight = "abc"', "valid number"]),
+    "presets without quotes": (
+        "fleet.preset=[het110,unreliable]",
+        ["several are a list", '\'fleet.preset=["het110", "unreliable"]\''],
+    ),
+    "count with an exponent": ("local.epochs=1e3", ["local.epochs: a whole number is written", "exponent: 1000"]),
+    "count that may be none": ("algorithm.max_staleness=2.0", ["algorithm.max_staleness: a whole number", ": 2"]),
+    "truth for a count": ("stop.uploads=true", ["stop.uploads: true is not a number"]),
+    "truth for a rate": ("local.lr=true", ["local.lr: true is not a number"]),
+    "none, written otherwise": ("data.fallback=", ["input should be 'embedded', or none"]),
     "unknown pacing": ("pacing.preset=[1]", ["pacing.preset = [1]", "'text' or 'table'"]),
     "no period": ("pacing.period=0", ["pacing.period = 0", "greater than 0"]),
     "target above 1": ("evaluate.targets=[2.0]", ["evaluate.targets: [2.0]: an accuracy", "less than or equal to 1"]),
@@ -113,7 +122,7 @@ SETTINGS = {
     "alpha too small": ("data.alpha=1e-6", ["alpha = 1e-06", "must be at least"]),
     "alpha not positive": ("data.alpha=0", ["data.alpha = 0", "greater than 0"]),
     "missing directory": ("data.dir=nowhere", ["nowhere", "does not exist"]),
-    "missing profiles": ("fleet.profiles=nowhere.csv", ["nowhere.csv", "No such file"]),
+    "missing profiles": ("fleet.profiles=nowhere.csv", ["nowhere.csv: cannot be read: No such file"]),
     "missing trace": ("fleet.trace=nowhere.csv", ["nowhere.csv", "No such file"]),
     "module that is not there": ("model=nowhere:net", ["nowhere:net", "cannot import"]),
     "data module that is not there": ("data.name=nowhere:data", ["data.name = 'nowhere:data'", "cannot import"]),
@@ -147,6 +156,10 @@ ARGUMENTS = {
     "--set without a key": (["--set", "=3"], ["--set =3", "section.key=value"]),
     "negative --seed": (["--seed", "-3"], ["seed = -3", "greater than or equal to 0"]),
     "failure of which run": (["--repeat-failure"], ["--resume DIR"]),
+    "option without its value": (["--resume"], ["fedasmu run: --resume needs a value, as in --resume DIR: The same"]),
+    "word for a number": (["--budget", "small"], ["fedasmu run: invalid value for '--budget'", "`fedasmu run -h`"]),
+    "one word too many": (["more"], ["fedasmu run: got unexpected extra argument", "(more)"]),
+    "unknown tracker": (["--track", "tensorbord"], ["--track tensorbord", "did you mean tensorboard?"]),
     "recipe and --resume": (["--resume", "x"], ["either a recipe or --resume"]),
 }
 
@@ -295,6 +308,7 @@ def test_a_folder_that_is_no_run_is_never_removed(fail: Fail, tmp_path: Path) ->
 
 def test_an_unwritable_run_directory(fail: Fail, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    assert "a directory" in fail("--out", "file/run", "--set", "data.dir=nowhere")  # before the data are looked for
     for place in ("file", "file/run", "/proc/run"):
         message = fail("--out", place)
         assert f"out = {place}: cannot be written" in message

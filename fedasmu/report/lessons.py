@@ -91,6 +91,10 @@ def lesson(league: League) -> str:
 
 def _score(league: League, first: Standing) -> str:
     others = [one.label for one in leaders(league)[1:]]
+    alike = [one.label for one in league.standings if one.score == first.score]
+    if len(alike) > 1:
+        names = " and ".join(alike) if len(alike) == 2 else f"{len(alike)} methods"
+        return f"{names} end alike, at {_called(league)} of {first.score:.3f}."
     place = "highest" if league.metric.larger else "lowest"
     ahead = f"{first.label} ends {place}, at {_called(league)} of {first.score:.3f}"
     if others:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
 
 def table(result: Result) -> Table:
     run = result.summary
-    title = escape(printable(f"{run['method']} on {run['data']}, seed {run['seed']}"))
+    title = escape(printable(_title(run)))
     view = Table(title=title, show_header=False, title_justify="left")
     view.add_column(style="bold")
     view.add_column(justify="right")
     for label, value in lines(result):
         view.add_row(label, value)
     return view
+
+
+def _title(run: Mapping[str, Any]) -> str:
+    what = "times alone" if run["data"] == "none" else f"on {run['data']}"
+    return f"{run['method']} {what}, seed {run['seed']}"
 
 
 def lines(result: Result) -> list[tuple[str, str]]:
@@ -100,7 +106,7 @@ def curve(result: Result) -> Figure:
     axes.set(
         xlabel="virtual time (s)",
         ylabel=f"test {result.metric.name}",
-        title=f"{run['method']} on {run['data']}, seed {run['seed']}",
+        title=_title(run),
     )
     axes.grid(alpha=0.3)
     return figure

@@ -96,16 +96,24 @@ def main_table(league: League) -> Grid:
         "MB up",
         "wall s",
     )
+    return Grid(league.title, header, rows, _note(league, when))
+
+
+def _note(league: League, when: str) -> str:
+    """What the table's columns are, as far as it has them."""
     seeds = max(len(standing.runs) for standing in league.standings)
+    several = seeds > 1
     note = (
-        f"Means over {seeds} seed{'s' * (seeds > 1)}; {_judged(league)}: {settled(league.standings)}, "
-        f"± standard deviation; {when}: the same at that virtual time, which all runs reached; "
-        "last: the last evaluation alone. "
-        f"Times: median virtual seconds, and in brackets how many times as long as {league.reference.label}."
+        f"{f'Means over {seeds} seeds' if several else 'One seed'}; {_judged(league)}: {settled(league.standings)}"
+        f"{', ± standard deviation' if several else ''}; {when}: the same at that virtual time, which all runs "
+        "reached; last: the last evaluation alone."
     )
+    if league.targets:
+        compared = f", and in brackets how many times as long as {league.reference.label}"
+        note += f" Times: {'median ' * several}virtual seconds{compared if len(league.standings) > 1 else ''}."
     if any(standing.mean("refused") for standing in league.standings):
         note += " Refused: uploads that the server could not use, most often because training diverged (local.lr)."
-    return Grid(league.title, header, rows, note)
+    return note
 
 
 def _judged(league: League) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedasmu.algorithms import GROUPS, NAMES, ORDER, named
 from fedasmu.errors import UserError, did_you_mean
+from fedasmu.mistakes import meant
 from fedasmu.recipe import value_text
 from fedasmu.report.labels import slug
 
@@ -127,7 +128,8 @@ def axes_of(grid: Mapping[str, Sequence[Any]], option: str) -> list[Axis]:
 
 def with_section(key: str, option: str) -> str:
     if "." not in key:
-        raise UserError(f"{option} {key}: name the section too, for instance algorithm.alpha")
+        near = " or ".join(meant(key)) or f"algorithm.{key}"
+        raise UserError(f"{option} {key}: name the section too, as in {near}")
     return key
 
 

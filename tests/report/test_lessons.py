@@ -10,6 +10,7 @@ import pytest
 
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.lessons import best, differ, few, leaders, lesson, noise, t_95
+from fedasmu.report.tables import main_table
 from helpers.made_runs import made_run
 
 
@@ -61,6 +62,12 @@ def test_the_lesson_says_who_is_ahead_and_how_sure_that_is(tmp_path: Path) -> No
         "fedavg is the first at 0.7, after 50 s; fedasmu takes 2.0 times as long. "
         "Differences below 1.2 points are within the noise of the seeds."
     )
+
+
+def test_methods_that_end_alike_are_said_to(tmp_path: Path) -> None:
+    found = league(tmp_path, {"fedasmu": [0.1], "fedavg": [0.1], "fedbuff": [0.05]})
+    assert lesson(found).startswith("fedasmu and fedavg end alike, at an accuracy of 0.100.")
+    assert "±" not in main_table(found).note
 
 
 def test_one_seed_is_said_to_be_one(tmp_path: Path) -> None:
