@@ -1,20 +1,19 @@
 """FedASMU-R: our form of FedASMU (Liu et al., AAAI 2024), which rebases where the paper mixes.
 
 A device that asks for a fresh model goes on from it with all its own progress on top; the server applies only what the
-device's SGD added, weighed by the staleness that is left, and corrected for the pull of the devices that are not there.
-The corrections are in corrections.py, the weights' formulas in fedasmu/formulas.py; docs/algorithms/fedasmu-r.md has
-them all.
+device's SGD added, weighed by the staleness that is left, corrected for the pull of the devices that are not there, and
+only as far as others have not gone the same way already. The corrections are in corrections.py, the weights' formulas
+in fedasmu/formulas.py; docs/algorithms/fedasmu-r.md has them all.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
@@ -42,15 +41,15 @@ def saved(origin: int, fresh: int, done: int, steps: int) -> float:
     return formulas.interpolated_version(origin, fresh, done, steps) - origin
 
 
-def agreement(direction: Tensor, movement: Tensor) -> float:
-    """(R7): the cosine of what a device did last with what the others have done since; 0 where one of them is 0"""
-    norms = float(direction.norm()) * float(movement.norm())
-    return float(torch.dot(direction, movement)) / norms if norms > 0 else 0.0
+def gone(update: Tensor, movement: Tensor) -> float:
+    """(R7): <u, m> / |u|^2, how far the others have gone the way of an update since it was computed; 1 is all of it"""
+    square = float(torch.dot(update, update))
+    return float(torch.dot(update, movement)) / square if square > 0 else 0.0
 
 
-def refactored(factor: float, agreed: float, usual: float, rate: float) -> float:
-    """(R8): f exp(rate (c - c mean)), between 1/4 and 4"""
-    return max(0.25, min(4.0, factor * math.exp(rate * (agreed - usual))))
+def within(reach: float, alpha: float, already: float) -> float:
+    """(R8): min(alpha, reach - gone), and not below 0"""
+    return max(0.0, min(alpha, reach - already))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,6 @@ class Rebasing(Aggregator):
     def __init__(self, settings: FedASMUR, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
         self.correction = settings.corrected_by(federation)
-        self.factors: dict[int, float] = {}  # what the others' displacements have taught about a device's weight
-        self.usual = 0.0  # the mean agreement
 
     def brief(self, device: int) -> Mapping[str, Any]:
         return table(RefreshBrief(self.federation.trainable, self.correction.pull(device)))
@@ -91,41 +88,43 @@ class Rebasing(Aggregator):
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
-        settings, device, trainable = self.settings, upload.device, self.federation.trainable
-        if settings.lr_weights:
-            self._learn(current, upload)
-        staleness = self._staleness(upload)
+        settings, trainable, staleness = self.settings, self.federation.trainable, self._staleness(upload)
         xi = formulas.xi(settings.controls, formulas.round_term(current.version), staleness)
-        alpha = formulas.squash(settings.mu_alpha, self.factors.get(device, 1.0) * xi)
+        alpha = formulas.squash(settings.mu_alpha, xi)
         update = own_displacement(upload)
-        update[:trainable] = self.correction.corrected(device, update[:trainable].clone())
+        update[:trainable] = self.correction.corrected(upload.device, update[:trainable].clone())
+        details = {"effective": staleness, **self.correction.details()}
+        if settings.reach is not None:
+            details["gone"] = gone(update[:trainable], self._movement(current, upload))
+            alpha = within(settings.reach, alpha, details["gone"])
         vector = stepped(current, update, uploads, [alpha], trainable, alpha)
-        details = {"effective": staleness, "factor": self.factors.get(device, 1.0), **self.correction.details()}
         return Aggregate(vector, [alpha], details)
 
     def _staleness(self, upload: Upload) -> float:
-        note: RefreshNote = upload.note
-        if not self.settings.effective_staleness or upload.fresh is None or not note.beta or note.merged_after is None:
+        merged_after = self._merged_after(upload)
+        if upload.fresh is None or merged_after is None or not self.settings.effective_staleness:
             return upload.staleness
         steps = self.federation.workload(upload.device).steps
-        return upload.staleness - saved(upload.base.version, upload.fresh.version, note.merged_after, steps)
+        return upload.staleness - saved(upload.base.version, upload.fresh.version, merged_after, steps)
 
-    def _learn(self, current: Model, upload: Upload) -> None:
-        """While this device trained, only others moved the model: do they go on where its last upload went?"""
-        last = self.federation.shelf.get(upload.device)
-        if last is None or upload.staleness == 1:
-            return
-        agreed = agreement(last, (current.vector - upload.base.vector)[: self.federation.trainable])
-        factor = self.factors.get(upload.device, 1.0)
-        self.factors[upload.device] = refactored(factor, agreed, self.usual, self.settings.lr_weights)
-        self.usual += (agreed - self.usual) / self.federation.devices
+    def _movement(self, current: Model, upload: Upload) -> Tensor:
+        """What the others have done since the device's models: the one it was sent, and for the rest the fresh one."""
+        since, merged_after = upload.base.vector, self._merged_after(upload)
+        if upload.fresh is not None and merged_after is not None:
+            rest = 1.0 - merged_after / self.federation.workload(upload.device).steps
+            since = torch.lerp(since, upload.fresh.vector, upload.note.beta * rest)
+        return (current.vector - since)[: self.federation.trainable]
+
+    @staticmethod
+    def _merged_after(upload: Upload) -> int | None:
+        note: RefreshNote = upload.note
+        return note.merged_after if note.beta else None
 
     def state(self) -> dict[str, Any]:
-        return {"correction": self.correction.state(), "factors": self.factors, "usual": self.usual}
+        return self.correction.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.correction.restore(state["correction"])
-        self.factors, self.usual = dict(state["factors"]), state["usual"]
+        self.correction.restore(state)
 
 
 class Refreshing(Learner):
@@ -204,15 +203,7 @@ class FedASMUR(Algorithm):
     sigma0: float = Field(0.5, ge=0, description="how fast it falls with staleness")
     iota0: float = Field(0.1, ge=0, description="what remains of it in the long run")
     mu_alpha: float = Field(0.9, gt=0, description="scales the argument of alpha")
-    lr_weights: float = Field(0.0, ge=0, description="how fast others' displacements change a device's weight")
-
-    @model_validator(mode="after")
-    def _check_what_is_remembered(self) -> FedASMUR:
-        if self.lr_weights and self.correction != "cached":
-            raise ValueError(
-                f"lr_weights = {self.lr_weights}: weights are learned from cached updates, correction = cached"
-            )
-        return self
+    reach: float | None = Field(0.75, gt=0, description="how far along an update the model goes in all; none: as it is")
 
     @property
     def controls(self) -> ServerControls:

@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 from fedasmu.algorithms.corrections import CachedUpdates, DynamicRegulariser, Slope
 from fedasmu.algorithms.fedasmu import formulas as weights
-from fedasmu.algorithms.fedasmu_r import FedASMUR, RefreshNote, agreement, rebased, refactored, saved
-from fedasmu.errors import UserError
+from fedasmu.algorithms.fedasmu_r import FedASMUR, RefreshNote, gone, rebased, saved, within
 from fedasmu.protocol import Fetch, Model, Report, Train, Trained, Upload, Workload
-from fedasmu.recipe import parse
 from helpers.blobs import Run, outputs
 from helpers.uploads import close, federation, model, task
 
@@ -43,42 +41,30 @@ def test_where_versions_come_evenly_the_middle_saves_most() -> None:
     assert max(rewards) == rewards[5] == pytest.approx(36.0)
 
 
-def test_agreement_is_a_cosine_and_does_not_know_units() -> None:
-    assert agreement(vector(3.0, 4.0), vector(4.0, 3.0)) == pytest.approx(0.96)
-    assert agreement(vector(-3e-4, -4e-4), vector(400.0, 300.0)) == pytest.approx(-0.96)
-    assert agreement(vector(0.0, 0.0), vector(1.0, 0.0)) == 0.0
+def test_how_far_the_others_have_gone_is_counted_in_updates() -> None:
+    assert gone(vector(3.0, 4.0), vector(6.0, 8.0)) == pytest.approx(2.0)
+    assert gone(vector(3.0, 4.0), vector(4.0, -3.0)) == 0.0  # across it
+    assert gone(vector(3.0, 4.0), vector(-3.0, -4.0)) == pytest.approx(-1.0)
+    assert gone(vector(0.0, 0.0), vector(1.0, 0.0)) == 0.0
 
 
-def test_a_factor_moves_with_what_is_unusual_and_is_bounded() -> None:
-    assert refactored(1.0, agreed=0.5, usual=0.3, rate=0.1) == pytest.approx(math.exp(0.02))
-    assert refactored(2.0, agreed=0.3, usual=0.3, rate=0.1) == 2.0
-    assert refactored(3.9, agreed=1.0, usual=-1.0, rate=1.0) == 4.0
-    assert refactored(0.3, agreed=-1.0, usual=1.0, rate=1.0) == 0.25
+def test_an_update_is_worth_what_is_left_of_its_way() -> None:
+    """A loss of |w - c|^2 / 2 whose device goes all the way from 0 to c: how much of it helps from where others are?"""
+    goal = vector(1.0, 2.0)
+    for movement in (vector(0.0, 0.0), vector(0.5, 0.2), vector(2.0, 2.0), vector(-1.0, 0.5)):
+
+        def loss(alpha: float, moved: Tensor = movement) -> float:
+            return float(((moved + alpha * goal - goal) ** 2).sum()) / 2
+
+        best, step = 1.0 - gone(goal, movement), 1e-2
+        assert (loss(best + step) - loss(best - step)) / (2 * step) == pytest.approx(0.0, abs=1e-4)
 
 
-def test_agreement_points_where_the_loss_falls() -> None:
-    """Losses |w - c|^2 / 2: would the other device's loss fall if the first one's last step had been longer?"""
-    mine, other, start, alpha = vector(1.0, 0.0), vector(0.6, 0.8), vector(0.0, 0.0), 0.1
-    direction = mine - start
-
-    def loss(weight: float) -> float:
-        return float(((start + weight * direction - other) ** 2).sum()) / 2
-
-    step = 1e-3
-    numeric = (loss(alpha + step) - loss(alpha - step)) / (2 * step)
-    followed = other - (start + alpha * direction)  # the other's displacement, along minus its gradient
-    cosine = agreement(direction, followed)
-    assert -cosine * float(direction.norm()) * float(followed.norm()) == pytest.approx(numeric, rel=1e-3)
-    assert cosine > 0 > numeric
-
-
-def test_a_factor_changes_alpha_as_its_derivative_says() -> None:
-    """d alpha / d log f = squash'(f xi) f xi"""
-    xi, factor, mu, step = 0.7, 1.3, 0.9, 1e-6
-    numeric = (weights.squash(mu, factor * math.exp(step) * xi) - weights.squash(mu, factor * math.exp(-step) * xi)) / (
-        2 * step
-    )
-    assert weights.squash_slope(mu, factor * xi) * factor * xi == pytest.approx(numeric, rel=1e-6)
+def test_the_reach_bounds_a_weight_and_does_not_raise_it() -> None:
+    assert within(0.5, alpha=0.3, already=0.1) == 0.3
+    assert within(0.5, alpha=0.3, already=0.4) == pytest.approx(0.1)
+    assert within(0.5, alpha=0.3, already=2.0) == 0.0  # the others have gone there already
+    assert within(0.5, alpha=0.3, already=-2.0) == 0.3
 
 
 def test_a_slope_is_that_of_least_squares_and_forgets() -> None:
@@ -144,7 +130,7 @@ def arrived(device: int, base: Model, numbers: Tensor, staleness: int, fresh: Mo
 
 def test_the_server_by_hand(tmp_path: Path) -> None:
     """A rebased upload: 8 versions stale, refreshed to 6 versions later after 1 of 4 steps, so 8 - 4.5 = 3.5 count."""
-    server = FedASMUR(correction="none").aggregator(federation(tmp_path))
+    server = FedASMUR(correction="none", reach=None).aggregator(federation(tmp_path))
     base, fresh, current = model(2, 0.0, 0.0), model(8, 1.0, 1.0), model(9, 2.0, 2.0)
     made = server.aggregate(current, [arrived(0, base, vector(1.5, 0.0), 8, fresh)])
     alpha = weights.squash(0.9, 8.0 / (math.sqrt(10) * math.sqrt(3.5)) + 0.1)
@@ -163,14 +149,32 @@ def test_statistics_are_mixed_not_stepped(tmp_path: Path) -> None:
     assert 0.1 < float(made.vector[3]) < 0.2
 
 
-def test_weights_are_learned_from_what_others_did_since(tmp_path: Path) -> None:
-    server = FedASMUR(lr_weights=0.5).aggregator(federation(tmp_path))
-    server.aggregate(model(0, 0.0, 0.0), [arrived(0, model(0, 0.0, 0.0), vector(1.0, 0.0), 1)])
-    server.aggregate(model(1, 0.5, 0.0), [arrived(1, model(0, 0.0, 0.0), vector(0.0, 1.0), 2)])
-    made = server.aggregate(model(3, 2.0, 0.0), [arrived(0, model(1, 0.5, 0.0), vector(1.0, 0.0), 3)])
-    assert made.details["factor"] == pytest.approx(math.exp(0.5))  # the others went the same way: a cosine of 1
-    made = server.aggregate(model(4, 2.0, -1.0), [arrived(1, model(3, 2.0, 0.0), vector(2.0, 0.0), 2)])
-    assert made.details["factor"] == pytest.approx(math.exp(0.5 * (-1.0 - 0.25)))  # the usual is 1/4 of the first
+def test_the_way_that_others_have_gone_is_counted_from_where_the_device_trained(tmp_path: Path) -> None:
+    """A quarter of the steps at (0, 0), the rest at (1, 1): the model has moved by (1.25, 1.25) since (0.75, 0.75)."""
+    server = FedASMUR(correction="none", reach=1.0).aggregator(federation(tmp_path))
+    base, fresh, current = model(2, 0.0, 0.0), model(8, 1.0, 1.0), model(9, 2.0, 2.0)
+    made = server.aggregate(current, [arrived(0, base, vector(3.0, 2.0), 8, fresh)])  # (2, 1) of its own
+    assert made.details["gone"] == pytest.approx(0.75)
+    assert made.weights == pytest.approx([0.25])
+    assert close(made.vector, 2.5, 2.25)
+    unrefreshed = server.aggregate(current, [arrived(0, base, vector(2.0, 1.0), 8)])
+    assert unrefreshed.details["gone"] == pytest.approx(6.0 / 5.0)
+    assert unrefreshed.weights == [0.0]
+    assert close(unrefreshed.vector, 2.0, 2.0)
+
+
+def test_equal_devices_that_all_pull_one_way_do_not_overshoot(tmp_path: Path) -> None:
+    """Ten uploads from the same model, each all the way to (1, 1): added up by their weights alone they go beyond."""
+    ends = {}
+    for reach in (None, 1.0):
+        server = FedASMUR(correction="none", reach=reach).aggregator(federation(tmp_path))
+        base, current = model(0, 0.0, 0.0), model(0, 0.0, 0.0)
+        for arrival in range(10):
+            made = server.aggregate(current, [arrived(arrival % 4, base, vector(1.0, 1.0), arrival + 1)])
+            current = Model(arrival + 1, made.vector)
+        ends[reach] = float(current.vector[0])
+    assert ends[None] > 2.0
+    assert ends[1.0] == pytest.approx(1.0)
 
 
 def session(newer: Model | None, memory: dict[str, Any], **settings: Any) -> tuple[list[Any], Report]:
@@ -230,13 +234,8 @@ def test_without_a_slot_to_ask_at_a_device_trains_in_one_piece() -> None:
     assert next(running).steps == range(4)  # type: ignore[union-attr]
 
 
-def test_learned_weights_need_cached_updates() -> None:
-    with pytest.raises(UserError, match=r"lr_weights = 0\.1: weights are learned from cached updates"):
-        parse({"algorithm": {"name": "fedasmu-r", "lr_weights": 0.1, "correction": "none"}})
-
-
 def test_with_everything_off_it_is_fedasmu_d_without_a_merge(run: Run) -> None:
-    plain = {"name": "fedasmu-r", "fresh": "none", "correction": "none"}
+    plain = {"name": "fedasmu-r", "fresh": "none", "correction": "none", "reach": None}
     fixed = {"lr_lambda": 0.0, "lr_sigma": 0.0, "lr_iota": 0.0}
     other = {"name": "fedasmu-d", "merge": False, **fixed}
     ours, theirs = outputs(run(algorithm=plain)), outputs(run(algorithm=other))
