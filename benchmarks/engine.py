@@ -82,10 +82,13 @@ def examples(case: Case) -> Examples:
     return Examples(inputs, torch.randint(10, (case.samples,)), torch.full((channels,), 1 / 255), torch.zeros(channels))
 
 
-def eager(case: Case, module: nn.Module, data: Examples) -> Callable[[], object]:
-    """The loop that every tutorial has, at its best: batches sliced and scaled beforehand, freed memory kept."""
+def eager(
+    case: Case, module: nn.Module, data: Examples, order: torch.memory_format = torch.contiguous_format
+) -> Callable[[], object]:
+    """The loop that every tutorial has, at its best: its batches are made beforehand, and freed memory is kept."""
     keep_freed_memory()
-    batches = [data.batch(indices) for indices in case.batches()]
+    cut = (data.batch(indices) for indices in case.batches())
+    batches = [(inputs.contiguous(memory_format=order), targets) for inputs, targets in cut]
     optimizer = torch.optim.SGD(module.parameters(), lr=LR)
 
     def train() -> None:

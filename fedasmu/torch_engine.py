@@ -16,9 +16,9 @@ from fedasmu.rule import SGD, Rule
 from fedasmu.vector import BLOCK, Layout
 
 EVALUATION_BATCH = 500  # larger ones leave the cache, smaller ones pay more overhead
-# Weights of convolutions, in all and for each image of a batch, from and up to which PyTorch is faster on images pixel
-# by pixel than channel by channel: measured, on the networks of the paper.
-CHANNELS_LAST = 1 << 16, 1 << 18
+# PyTorch is faster on images pixel by pixel than channel by channel where convolutions have few weights in all, or
+# many, but not too many for each image of a batch: measured, on the networks of the paper (docs/decisions/0062).
+FEW, MANY, TOO_MANY = 1 << 12, 1 << 16, 1 << 18
 
 
 class TorchEngine:
@@ -42,8 +42,8 @@ class TorchEngine:
         parameters = dict(self.module.named_parameters())
         self._parameters = [parameters[entry.name] for entry in layout.parameters]
         filters = [entry for entry in layout.parameters if len(entry.shape) == 4]
-        weights, (least, most) = sum(entry.size for entry in filters), CHANNELS_LAST
-        self._by_pixel = device.type == "cpu" and least <= weights <= most * batch
+        weights = sum(entry.size for entry in filters)
+        self._by_pixel = device.type == "cpu" and (0 < weights <= FEW or MANY <= weights <= TOO_MANY * batch)
         self._turned = [(parameters[entry.name], entry) for entry in filters if self._by_pixel]
         # Counters, such as those of BatchNorm(momentum=None), are not in the vector: no command may see another's.
         counters = [buffer for buffer in self.module.buffers() if not buffer.is_floating_point()]
@@ -180,7 +180,8 @@ class TorchEngine:
     def _backward(self, examples: Examples, indices: Tensor, objective: Objective | None) -> Tensor:
         for parameter in self._parameters:
             parameter.grad = None
-        self.module.train()
+        if not self.module.training:
+            self.module.train()
         inputs, targets = self._batch(examples, indices)
         loss = objective(self.module, inputs, targets) if objective else self._loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -210,5 +211,7 @@ class TorchEngine:
 
 
 def _by_pixel(values: Tensor) -> Tensor:
-    """A copy with the channels of a pixel next to each other, where they are not yet."""
-    return values.contiguous(memory_format=torch.channels_last)
+    """A copy with the channels of a pixel next to each other, where they are not yet. Not `contiguous`: of a single
+    channel it would say that they are, and the convolution that gets it would not know in which order to answer.
+    """
+    return values.to(memory_format=torch.channels_last)

@@ -118,6 +118,38 @@ def test_pytorchs_steps_with_a_pull_and_a_mask(width: int, batch: int, optimiser
     torch.testing.assert_close(vector, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("model", "shape", "by_pixel"), [("lenet5", (1, 28, 28), True), ("cnn", (3, 32, 32), False)])
+def test_images_of_a_single_channel_keep_the_order_that_pays(
+    model: str, shape: tuple[int, ...], by_pixel: bool
+) -> None:
+    module = models.build(model, shape=shape, classes=10, seed=0)
+    layout, orders = Layout.of(module), set[bool]()
+    data, every = Examples(torch.randn(5, *shape), torch.arange(5)), torch.arange(5)
+    vector = layout.read(module)
+    parts = torch.autograd.grad(cross_entropy(module(data.inputs), data.targets), list(module.parameters()))
+    engine = TorchEngine(module, layout, torch.device("cpu"))
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(lambda _, __, y: orders.add(y.is_contiguous(memory_format=torch.channels_last)))
+    _, found = engine.gradient(vector, data, every)
+    assert orders == {by_pixel}
+    torch.testing.assert_close(found, torch.cat([part.flatten() for part in parts]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 4, 4), (3, 5, 2)], ids=str)
+def test_a_batch_is_scaled_channel_by_channel(shape: tuple[int, ...]) -> None:
+    inputs = torch.randint(0, 256, (6, *shape), dtype=torch.uint8)
+    scale, shift = torch.rand(shape[0]), torch.randn(shape[0])
+    data, (first, third) = Examples(inputs, torch.arange(6), scale, shift), (2, 0)
+    found, targets = data.batch(torch.tensor([first, third]))
+    assert targets.tolist() == [first, third]
+    for row, image in zip(found, (inputs[first], inputs[third]), strict=True):
+        for channel in range(shape[0]):
+            exact = image[channel].double() * scale[channel].item() + shift[channel].item()
+            torch.testing.assert_close(row[channel].double(), exact, rtol=1e-6, atol=1e-6)
+    assert torch.equal(data.batch(slice(0, 3))[0][[2, 0]], found)
+
+
 def test_a_training_that_fails_leaves_the_engine_whole() -> None:
     module = HalfUsed(400)
     layout = Layout.of(module)
