@@ -179,7 +179,7 @@ def _trainer(
     if (subset := config.evaluate.subset) is not None and subset >= len(data.test):
         raise UserError(f"evaluate.subset = {subset}: must be less than the {len(data.test)} test examples")
     _check_forward(module, data, local.batch, goal.is_plain)
-    if not goal.is_plain:
+    if not goal.is_plain or data.test.targets.is_floating_point():
         _check_goal(config, module, data, goal)
     if augment != "none" and len(data.shape) != 3:
         raise UserError(f"data.augment = {augment!r}: alters images, but the data are {data.shape}")

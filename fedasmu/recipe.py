@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,15 @@ def texts(changes: Changes) -> list[str]:
 
 def value_text(value: Any) -> str:
     """A value as it is written after `section.key=`."""
-    return "none" if value is None else tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
+    if value is None:
+        return "none"
+    if isinstance(value, Real) and not isinstance(value, bool):  # numpy's numbers too
+        value = int(value) if isinstance(value, Integral) else float(value)
+    try:
+        return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
+    except TypeError:
+        kind = type(value).__name__
+        raise UserError(f"{value!r}: a recipe holds numbers, texts, lists and tables, not a {kind}") from None
 
 
 def override(table: dict[str, Any], changes: Iterable[str], option: str = "--set") -> dict[str, Any]:

@@ -48,6 +48,13 @@ def test_a_recipe_from_python(tmp_path: Path) -> None:
     assert result.curve["uploads"].tolist() == [0, 2, 4, 6]
 
 
+def test_changes_may_be_numpys_numbers() -> None:
+    config = Experiment("quickstart", {"stop.uploads": np.int64(3), "local.lr": np.float64(0.25)}).config
+    assert (config.stop.uploads, config.local.lr) == (3, 0.25)
+    with pytest.raises(UserError, match=r"tensor\(0.5000\): a recipe holds numbers, .* not a Tensor"):
+        Experiment("quickstart", {"local.lr": torch.tensor(0.5)})
+
+
 def test_the_default_directory_is_named_after_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     table = settings(name="mine", timing_only=True)

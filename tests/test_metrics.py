@@ -203,10 +203,14 @@ def test_what_cannot_work_is_refused_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
+CLASSIFY = {"local.loss": "cross-entropy", "evaluate.metric": "accuracy", "evaluate.targets": []}
+
+
 @pytest.mark.parametrize(
     ("changes", "model", "words"),
     [
         ({"local.loss": "cross-entropy"}, linear, "targets are numbers, not classes: choose a loss"),
+        (CLASSIFY, lambda: nn.Linear(2, 3), "targets are numbers, not classes: choose a loss"),
         ({"evaluate.metric": "accuracy", "evaluate.targets": []}, linear, "choose a metric, as evaluate.metric"),
         ({}, lambda: nn.Linear(2, 3), "the model gives (3,) outputs, but the data have (1,) targets"),
     ],

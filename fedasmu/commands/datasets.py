@@ -46,7 +46,8 @@ def prepare(
     dataset = data.prepare(name, directory, text=data.TextOptions(vocabulary=vocabulary, length=length))
     if verify:
         right, unknown = data.verify(name, directory)
-        say(f"{right} files are as published; of {unknown} files and folders upstream tells no checksum")
+        compared = f"{right} files are as published; " if right else "nothing could be compared: "
+        say(f"{compared}of {unknown} files and folders upstream tells no checksum")
     say(
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples of shape "
         f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes\nfrom {dataset.folder}"

@@ -36,7 +36,7 @@ class Plan:
         parts: dict[int, list[str]] = defaultdict(list)
         for part, grid in self.cells.items():
             parts[max(cell.config.stop.uploads for cell in grid)].append(part.title)
-        uploads = [f"{count:,} uploads for {', '.join(titles)}" for count, titles in parts.items()]
+        uploads = [f"{count:,} upload{'s' * (count > 1)} for {', '.join(titles)}" for count, titles in parts.items()]
         return "; ".join([f"{seeds} seed{'s' * (seeds != 1)}", *uploads]) if parts else "nothing to run"
 
 
