@@ -258,7 +258,7 @@ def test_a_task_and_a_curve_tell_about_themselves(browser: Browser, page: Path) 
     x, y = place(browser)
     told = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
     for offset in range(-200, 200, 5):
-        browser.mouse("mouseMoved", x + offset, y - 170)
+        browser.mouse("mouseMoved", x + offset, y)
         if browser.run(told):
             break
     assert "device" in browser.run(told)
@@ -301,6 +301,31 @@ def test_light_and_dark(browser: Browser, page: Path) -> None:
     assert ink(browser, "m0") > DRAWN  # drawn again, in the colours of the dark
     browser.open(page, dark=True)
     assert browser.run(ground) == dark != light
+
+
+def test_a_smoothed_curve_keeps_its_ends_and_its_straight_lines(browser: Browser, page: Path) -> None:
+    """Whatever the grid: that of many methods has points in heaps, of which a mean over neighbours made stairs."""
+    browser.open(page)
+    heaps = [0.0, 0.9, 1.0, 1.1, 1.9, 2.0, 2.1, 2.9, 3.0, 3.1, 4.0]
+    line = browser.run(f"smoothed({heaps}, {heaps}, 1.05)")
+    assert line == pytest.approx(heaps)
+    spike = browser.run("smoothed([0, 1, 2, 3, 4, 5], [0, 0, 6, 0, 0, null], 1)")
+    assert spike == [0, 1.5, 3, 1.5, 0, None]  # triangles: of height 6 over [1, 3], half of it over [0, 2]
+
+
+def test_what_stays_on_the_screen_covers_what_is_below_it(browser: Browser, page: Path) -> None:
+    """The list of methods, with its label, stays on a desk; on a phone it would take a quarter of the screen."""
+    browser.open(page, 1280, 500)
+    browser.run("scrollTo({ top: 500, behavior: 'instant' })")
+    label = browser.run("document.querySelector('#methods legend').getBoundingClientRect().toJSON()")
+    whole = browser.run("document.getElementById('methods').getBoundingClientRect().toJSON()")
+    assert whole["top"] == 0
+    assert whole["top"] + 8 <= label["top"] + 1
+    chip = browser.run("document.querySelector('#methods label').getBoundingClientRect().toJSON()")
+    assert label["right"] < chip["left"]
+    browser.resize(390, 844)
+    browser.run("scrollTo({ top: 900, behavior: 'instant' })")
+    assert browser.run("document.getElementById('methods').getBoundingClientRect().bottom") < 0
 
 
 @pytest.mark.parametrize("width", [390, 1280])

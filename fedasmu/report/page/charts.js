@@ -76,13 +76,21 @@ function showMethods(u, entries, hidden) {
   u.batch(() => entries.forEach(one => u.setSeries(one.series, { show: !hidden.has(one.method) })));
 }
 
-// The running mean over 9 points that are known; the ends have fewer.
-function smoothed(values) {
-  return values.map((value, at) => {
-    if (value == null) return null;
-    const near = values.slice(Math.max(0, at - 4), at + 5).filter(one => one != null);
-    return near.reduce((sum, one) => sum + one, 0) / near.length;
+// The mean of a line within a reach on either side; less near its ends, so that these stay where they are.
+function smoothed(x, values, reach) {
+  const known = x.map((_, at) => at).filter(at => values[at] != null), means = values.slice(), area = [0];
+  const end = known.length - 1, at = place => x[known[place]], height = place => values[known[place]];
+  for (let place = 0; place < end; place++) area.push(area[place] + (at(place + 1) - at(place)) * (height(place) + height(place + 1)) / 2);
+  const below = where => { // the area up to there
+    const place = Math.max(0, Math.min(countUpTo(where, known.length, at) - 1, end - 1)), part = where - at(place);
+    const slope = (height(place + 1) - height(place)) / (at(place + 1) - at(place));
+    return area[place] + part * (height(place) + slope * part / 2);
+  };
+  known.forEach((index, place) => {
+    const half = Math.min(reach, at(place) - at(0), at(end) - at(place));
+    if (half > 0) means[index] = (below(at(place) + half) - below(at(place) - half)) / (2 * half);
   });
+  return means;
 }
 
 // A chart is told which methods are hidden, and to redraw itself when colours change.
@@ -91,7 +99,7 @@ function curveChart(place, league, chosen, smooth) {
   curve.series.forEach(([mean, low, high], method) => {
     const stroke = () => colours.get(colours.method(method)), first = data.length;
     const edge = { stroke: "transparent", width: 0, points: { show: false } };
-    data.push(...[high, low, mean].map(values => smooth ? smoothed(values) : values));
+    data.push(...[high, low, mean].map(values => smooth ? smoothed(curve.x, values, 0.02 * curve.common) : values));
     const points = { show: mean.filter(value => value != null).length <= 12, size: 5 };
     series.push(edge, edge, { stroke, width: 2, dash: colours.dash(method), points });
     bands.push({ series: [first, first + 1], fill: () => colours.faint(colours.method(method), 0.16) });

@@ -62,6 +62,7 @@ class Timeline {
       this.lanes.get(device).push(task);
     });
     this.devices = [...this.lanes.keys()].sort((a, b) => tasks.speeds[a] - tasks.speeds[b] || a - b);
+    this.root.style.setProperty("--lanes", `${TOP + this.devices.length * LANE + 4}px`); // a small fleet takes less room
     this.busy = this.countBusy(600);
     this.hovered = -1;
     // To begin with a part that can be read: a few tasks on every lane that is busy.
