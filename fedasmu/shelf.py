@@ -1,9 +1,9 @@
 """A shelf for tensors on disk: for methods that keep a whole vector for every device.
 
-Memory then holds what is in flight, not the fleet. What a checkpoint refers to is never overwritten: a new tensor gets
-a new file, and an old file is swept away once no kept checkpoint needs it. For a checkpoint a file's name is given the
-digest of its content, so that the checkpoint, which has the names, vouches for the files too. Until then a quick sum
-tells whether it is what was written: most files are replaced before any checkpoint needs them.
+Memory then holds what is in flight, not the fleet. What a checkpoint refers to is never overwritten: a new tensor then
+gets a new file, and an old file is swept away once no kept checkpoint needs it. For a checkpoint a file's name is given
+the digest of its content, so that the checkpoint, which has the names, vouches for the files too. Until then a quick
+sum tells whether it is what was written: most files are written over before any checkpoint needs them.
 
 A tensor that is hardly larger than such a name stays in memory, and is written with the checkpoint, all of them in one
 piece: a file of its own would cost more than the rest of an upload.
@@ -62,15 +62,18 @@ class Shelf:
         self._small.pop(str(key), None)
         data = tensor.contiguous().numpy().reshape(-1).view(np.uint8)
         shape, kind = "x".join(map(str, tensor.shape)), str(tensor.dtype).removeprefix("torch.")
-        name = f"{self._written}.{shape}.{kind}.{NEW}"
-        self._written += 1
+        name, before = f"{self._written}.{shape}.{kind}.{NEW}", self._files.get(str(key))
+        if before is not None and before.partition(".")[2] == name.partition(".")[2]:
+            name = before  # no checkpoint has seen it: writing over it is half the work of a new file
+        else:
+            self._written += 1
         self.directory.mkdir(parents=True, exist_ok=True)
-        with open(self.directory / name, "wb", opener=not_through_links) as file:
+        with open(self.directory / name, "r+b" if name == before else "wb", opener=not_through_links) as file:
             file.write(data.data)
         self._sums[name] = _sum(data)
-        before = self._files.get(str(key))
         self._files[str(key)] = name
-        self._remove(before)
+        if name != before:
+            self._remove(before)
 
     def drop(self, key: object) -> None:
         """It is not wanted any more; nothing happens where nothing was put."""

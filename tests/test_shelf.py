@@ -63,6 +63,11 @@ def test_without_checkpoints_a_replaced_file_goes_at_once(tmp_path: Path) -> Non
     shelf = Shelf(tmp_path)
     for value in range(5):
         shelf.put("a", large(value))
+        assert torch.equal(shelf.get("a"), large(value))  # type: ignore[arg-type]
+    assert len(list(tmp_path.iterdir())) == 1
+    for other in (large(4)[:-1].clone(), large(4).half(), large(4).view(2, -1)):  # another length, type or shape
+        shelf.put("a", other)
+        assert torch.equal(shelf.get("a"), other)  # type: ignore[arg-type]
     assert len(list(tmp_path.iterdir())) == 1
     shelf.put("a", torch.tensor([5]))  # a small one needs no file
     assert list(tmp_path.iterdir()) == []
