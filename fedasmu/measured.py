@@ -1,7 +1,9 @@
 """A fleet as it was: from the times of a deployed or rehearsed run to what a simulation needs to repeat them.
 
 What is measured is how long a task took, by the server's clock: from the moment that it was sent until its upload had
-arrived. All of that is taken for training: the links of these profiles are as wide as can be.
+arrived. Of that the upload is known, and the training is what the device says, as far as it fits; what is left is put
+down to the way of the models to the device. Where `links.csv` does not tell, all is taken for training, and links are
+as wide as can be. Latencies are not told from bandwidths.
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from fedasmu import links
 from fedasmu.data.federated import held_count
 from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Event, Lost, Started
+from fedasmu.links import Way
 from fedasmu.profiles import Profile, rows, write_profiles
 from fedasmu.result import Result
 from fedasmu.session import FORWARD
 
 WIDE = 1e6  # megabits a second: no transfer takes any time
+INSTANT = 1e-9  # seconds for an example: of a device that says to need none
 MOST = 0.95  # of a jitter that can be simulated
 STAYS = 1e9  # seconds: until when a device is there that was there at the end
 AWAY = 0.02  # share of the run that devices were absent for, below which they count as always there
@@ -33,23 +38,40 @@ AWAY = 0.02  # share of the run that devices were absent for, below which they c
 class Times:
     """How long the tasks of each device took, and how many were never delivered."""
 
-    seconds: Mapping[int, Sequence[float]]
+    seconds: Mapping[int, Sequence[float]]  # of whole tasks
+    parted: Mapping[int, Sequence[tuple[Way, float]]]  # those of them whose parts are known, each with its seconds
     lost: int
     until: float  # the time of the last event
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> Times:
+    def of(cls, events: Iterable[Event], ways: Mapping[int, Way] | None = None) -> Times:
         began: dict[int, float] = {}
         seconds: dict[int, list[float]] = defaultdict(list)
+        parted: dict[int, list[tuple[Way, float]]] = defaultdict(list)
         lost, until = 0, 0.0
         for event in events:
             until = event.time
             if isinstance(event, Started):
                 began[event.task] = event.time
             elif isinstance(event, Delivered):
-                seconds[event.device].append(event.time - began[event.task])
+                took = event.time - began[event.task]
+                seconds[event.device].append(took)
+                if ways and event.task in ways:
+                    parted[event.device].append((ways[event.task], took))
             lost += isinstance(event, Lost)
-        return cls(seconds, lost, until)
+        return cls(seconds, parted, lost, until)
+
+    def training(self, device: int) -> Sequence[float]:
+        """Seconds of each task's training; of the whole tasks, where their parts are not known."""
+        return [way.of(took)[1] for way, took in self.parted.get(device, [])] or self.seconds[device]
+
+    def profile(self, device: int, samples: float) -> Profile:
+        """A device whose tasks take as long as these, when each trains on so many samples."""
+        rate = max(statistics.fmean(self.training(device)) / samples, INSTANT)
+        known = self.parted.get(device, [])
+        down = _mbps(sum(way.bytes_down for way, _ in known), sum(way.of(took)[0] for way, took in known))
+        up = _mbps(sum(way.bytes_up for way, _ in known), sum(way.of(took)[2] for way, took in known))
+        return Profile(rate, down, up)
 
     @property
     def dropout(self) -> float:
@@ -60,9 +82,8 @@ class Times:
     @property
     def jitter(self) -> float:
         """Times that vary evenly by up to this share have as great a mean deviation as these have."""
-        shares = [
-            abs(one / statistics.fmean(times) - 1) for times in self.seconds.values() if len(times) > 1 for one in times
-        ]
+        trainings = [times for device in self.seconds if len(times := self.training(device)) > 1 and any(times)]
+        shares = [abs(one / statistics.fmean(times) - 1) for times in trainings for one in times]
         return min(MOST, 2 * statistics.fmean(shares)) if shares else 0.0
 
 
@@ -89,17 +110,21 @@ class Measured:
 def measure(directory: Path) -> Measured:
     """The fleet of a run that was served or rehearsed."""
     result = Result(directory)
-    times, local = Times.of(result.typed_events), result.config["local"]
+    times, local = Times.of(result.typed_events, links.read(directory)), result.config["local"]
     share = float(result.config.get("evaluate", {}).get("on_devices", 0.0))
     examples = _examples(directory / "register.db", int(result.config["fleet"]["devices"]))
     work = [_samples(count, share, int(local["epochs"])) for count in examples]
-    rates = {device: statistics.fmean(seconds) / work[device] for device, seconds in times.seconds.items()}
-    if not rates:
+    found = {device: times.profile(device, work[device]) for device in times.seconds}
+    if not found:
         raise UserError(f"{directory}: no device has delivered anything yet, so there is no time to go by")
-    ordinary = statistics.median(rates.values())
-    profiles = [Profile(rates.get(device, ordinary), WIDE, WIDE) for device in range(len(work))]
+    ordinary = Profile(*map(statistics.median, zip(*map(astuple, found.values()), strict=True)))
+    profiles = [found.get(device, ordinary) for device in range(len(work))]
     windows = _windows(directory / "presence.csv", times.until, len(work))
-    return Measured(profiles, windows, times.jitter, times.dropout, sorted(set(range(len(work))) - rates.keys()))
+    return Measured(profiles, windows, times.jitter, times.dropout, sorted(set(range(len(work))) - found.keys()))
+
+
+def _mbps(size: int, seconds: float) -> float:
+    return min(WIDE, 8e-6 * size / seconds) if seconds > 0 else WIDE
 
 
 def _samples(examples: int, share: float, epochs: int) -> float:

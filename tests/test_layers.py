@@ -18,7 +18,7 @@ FLOORS = {
     "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
     "server": "session idle inspection transfer server survey meter desk",
     "settings": "deployment fleets profiles evaluation config mistakes recipe extension",
-    "run": "materials start build failure conclusion wall drive progress measured",
+    "run": "materials start build failure conclusion wall drive progress links measured",
     "drivers": "simulation network",
     "looking": "trackers listing report experiment conformance study watch",
     "keyboard": "commands cli",

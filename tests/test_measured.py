@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedasmu import Experiment, Result
+from fedasmu import Experiment, Result, links
 from fedasmu.cli import app
 from fedasmu.errors import UserError
-from fedasmu.events import Delivered, Lost, Started, Verdict
-from fedasmu.measured import Times, measure
+from fedasmu.events import Delivered, Event, Lost, Started, Verdict
+from fedasmu.links import Way
+from fedasmu.measured import WIDE, Times, measure
+from fedasmu.profiles import Profile
 from helpers.blobs import Run, blobs, settings
 from helpers.federation import Federation, network
 
@@ -35,6 +37,45 @@ def test_times_by_hand() -> None:
     assert times.dropout == pytest.approx(1 / 3)
     assert times.jitter == pytest.approx(2 * 0.1)  # both are a tenth off their mean
     assert times.until == 21.0
+    assert times.profile(4, 100) == Profile(0.1, WIDE, WIDE), "who tells nothing of its parts only trains"
+
+
+def test_the_parts_of_a_task_by_hand() -> None:
+    """Two tasks of 10 and 20 seconds: 2 and 4 of them up, 5 and 13 training, so 3 and 3 down."""
+    events: list[Event] = []
+    for number, took in enumerate((10.0, 20.0)):
+        events += [Started(0.0, number, 7, 0), Delivered(took, number, 7, 0, 1, Verdict.ACCEPTED, 0.5)]
+    ways = {0: Way(0, 2.0, 5.0, 1_500_000, 500_000), 1: Way(1, 4.0, 13.0, 1_500_000, 1_000_000)}
+    times = Times.of(events, ways)
+    assert times.profile(7, 90) == Profile(9 / 90, 8 * 3 / 6, 8 * 1.5 / 6)
+    assert times.jitter == pytest.approx(2 * 4 / 9)
+
+
+@pytest.mark.parametrize(
+    ("way", "parts"),
+    [
+        (Way(0, 2.0, 5.0, 1, 1), (3.0, 5.0, 2.0)),
+        (Way(0, 2.0, 500.0, 1, 1), (0.0, 8.0, 2.0)),
+        (Way(0, 50.0, 5.0, 1, 1), (0.0, 0.0, 10.0)),
+    ],
+)
+def test_a_device_is_believed_as_far_as_it_fits(way: Way, parts: tuple[float, float, float]) -> None:
+    assert way.of(10.0) == parts
+
+
+def test_what_is_written_of_links_is_read_again(tmp_path: Path) -> None:
+    assert links.read(tmp_path) == {}
+    ways = [Way(3, 0.5, 1.25, 10, 20), Way(4, 0.0, 0.0, 1, 1)]
+    for way in ways:
+        links.add(tmp_path, [way])
+    assert links.read(tmp_path) == {3: ways[0], 4: ways[1]}
+
+
+@pytest.mark.parametrize("line", ["1,2,3", "1,-1,0,1,1", "1,0,nan,1,1", "1,0,0,0,1", "x,0,0,1,1"])
+def test_links_that_cannot_be_are_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / links.FILE).write_text(f"task,upload,training,bytes_down,bytes_up\n{line}\n")
+    with pytest.raises(UserError, match="expected the columns task,upload,training,bytes_down,bytes_up as numbers"):
+        links.read(tmp_path)
 
 
 def test_a_fleet_is_measured_and_simulated_again(tmp_path: Path) -> None:
@@ -58,7 +99,10 @@ def test_a_fleet_is_measured_and_simulated_again(tmp_path: Path) -> None:
 
     found = measure(federation.path)
     rates = [profile.seconds_per_sample for profile in found.profiles]
-    assert all(rate >= 0.01 * (number + 1) for number, rate in enumerate(rates))
+    assert all(rate >= 0.0099 * (number + 1) for number, rate in enumerate(rates))
+    delivered = {event.task for event in Result(federation.path).typed_events if isinstance(event, Delivered)}
+    assert links.read(federation.path).keys() == delivered
+    assert all(profile.down_mbps < WIDE for profile in found.profiles), "the way takes some time, and is not trained"
     fleet = {**found.write(tmp_path / "fleet"), "jitter": 0.0}
     table = settings(**{**paced, "fleet": fleet})
     del table["data"]

@@ -13,6 +13,7 @@ from typing import Any
 from fedasmu.deployment import NetworkSettings
 from fedasmu.displacement import Reference
 from fedasmu.events import Verdict
+from fedasmu.links import Way
 from fedasmu.network.acts import Acts, Outcome, plain
 from fedasmu.network.leases import Leases
 from fedasmu.network.presence import Presence
@@ -46,6 +47,7 @@ class Coordinator:
         self.desk, self.server = acts.desk, acts.desk.server
         self.leases = Leases(plan.settings, rounds=not self.server.schedule.timed)
         self.present: dict[int, str] = {}  # devices with an open poll, and the label of the model that each holds
+        self.ways: dict[int, Way] = {}  # by task, of those delivered since these were last written
         self.draining = False  # no new tasks: the server is about to stop
         self.presence = Presence(max(plan.settings.lease, 2 * plan.settings.poll))
         self._next = 0.0  # when devices may start, at the earliest
@@ -175,6 +177,13 @@ class Coordinator:
         outcome = self.acts.outcomes[device]
         self.leases.end(task, now, good=outcome.verdict != Verdict.REFUSED)
         return outcome
+
+    def note(self, device: int, task: int, upload: float, training: float, size: int) -> None:
+        """How many seconds the parts of a task took that is about to be delivered, with so many bytes of tensors."""
+        if (entry := self.server.entry(task, device)) is not None:
+            down = self.desk.task_size(entry.task) + (self.desk.fresh_size(task) if entry.fresh else 0)
+            up = self.desk.size(entry.task, size / self.desk.model_bytes)
+            self.ways[task] = Way(task, round(upload, 6), training, down, up)
 
     def lose(self, task: int, now: float) -> None:
         if task in self.server.ledger:

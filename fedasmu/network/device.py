@@ -67,6 +67,7 @@ class Device:
         self._failures = 0
         self._over = False  # and it was said
         self._last: tuple[int, Model] | None = None  # the last task, and the last model that was sent for it
+        self._computed = 0.0  # seconds, for that task
         self._held: Reference | None = None  # of the last delivered task: what the server may tell the next one from
         self.tasks = 0  # delivered
 
@@ -159,7 +160,7 @@ class Device:
         """The session, with this device in the place of the virtual clock."""
         equipment = self.membership.equipment
         memory = self.drawer.memory()
-        polls, given = iter(range(1 << 30)), task.model
+        polls, given, computed = iter(range(1 << 30)), task.model, 0.0
 
         def wanted() -> bool:
             question = self.membership.request("POST", f"/v1/tasks/{task.id}/beat?poll={next(polls)}")
@@ -179,8 +180,9 @@ class Device:
                 began = time.monotonic()
                 reply = equipment.trainer.perform(step, 0, task.seed)
                 self.stopping.wait(began + self._rate * samples(step, equipment.work) - time.monotonic())
+                computed += time.monotonic() - began
                 step = work.reply(reply)
-        self._last = task.id, given
+        self._last, self._computed = (task.id, given), computed
         last = equipment.reference(given, str(given.version))
         self.drawer.post(Parcel(task.id, wire.report_frame(step, equipment.attachments, last), memory))
 
@@ -196,7 +198,8 @@ class Device:
         if parcel is None:
             return False
         try:
-            target = f"/v1/tasks/{parcel.task}/result"
+            known = self._last is not None and self._last[0] == parcel.task
+            target = f"/v1/tasks/{parcel.task}/result" + (f"?training={self._computed:.6f}" if known else "")
             outcome = self.membership.of_task(lambda: self.client.upload(target, parcel.frame)).table
         except Abandoned:
             outcome = {}

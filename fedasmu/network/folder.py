@@ -6,6 +6,7 @@ register.db     seats and invites
 ledger/         every call made to the server
 service.json    how the service stands, for whoever watches
 presence.csv    when each device was there
+links.csv       what of each delivered task was its upload, and what its training
 failures/       what devices, and the method, failed on
 """
 

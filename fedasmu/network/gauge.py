@@ -2,8 +2,9 @@
 
 service.json    how it stands at this moment: devices, leases, bytes, refusals, disk, recovery
 presence.csv    when each device was there: a trace that a simulation can follow
+links.csv       what of each delivered task was its upload, and what its training
 
-Both are for people and may be lost with the power: nothing of the run is read from them.
+They are for people and may be lost with the power: nothing of the run is read from them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fedasmu import links
 from fedasmu.errors import UserError
 from fedasmu.network.coordinator import Coordinator
 from fedasmu.network.deadline import DEVICE
@@ -85,6 +87,9 @@ class Gauge:
             with (self.folder / f"{TRACE}.part").open("w", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows(lines)
             (self.folder / f"{TRACE}.part").replace(self.folder / TRACE)
+            if ways := self.coordinator.ways:
+                links.add(self.folder, ways.values())
+                ways.clear()
 
     def _put(self, name: str, text: str) -> None:
         part = self.folder / f"{name}.part"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
@@ -68,6 +69,15 @@ def seconds_of(request: Request, longest: float) -> float:
         return max(0.0, min(float(request.query_params.get("wait", longest)), longest))
     except ValueError:
         raise Problem(400, "wait", "wait must be a number of seconds") from None
+
+
+def training_of(request: Request) -> float | None:
+    """Seconds that a device says to have trained for; None: it does not say, or what cannot be."""
+    try:
+        seconds = float(request.query_params["training"])
+    except (KeyError, ValueError):
+        return None
+    return seconds if 0 <= seconds < math.inf else None
 
 
 def task_of(request: Request) -> int:

@@ -60,6 +60,8 @@ class Tape:
 class Free:
     """No script: every request acts when it comes."""
 
+    real = True  # the clock
+
     async def turn(self, kind: str, task: int, settled: Callable[[], bool]) -> bool:
         return False
 
@@ -72,6 +74,8 @@ class Free:
 
 class Script:
     """Whose turn it is."""
+
+    real = False
 
     def __init__(self, lines: Sequence[Line], coordinator: Coordinator, answer: Callable[[int], None]) -> None:
         self._lines, self._coordinator, self._answer = lines, coordinator, answer

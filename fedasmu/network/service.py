@@ -36,6 +36,7 @@ from fedasmu.network.replies import (
     seconds_of,
     task_of,
     told,
+    training_of,
 )
 from fedasmu.network.script import Free, Script
 from fedasmu.network.transfers import TRANSFERS, Parts, Transfers
@@ -138,10 +139,7 @@ class Service:
         outcome = self.coordinator.outcome(device, task)
         if outcome is None:
             self._check_over(device)
-            try:
-                outcome = await self._delivered(signed, task, bytes(await self._upload(request, signed, task)))
-            except wire.Malformed as error:
-                raise Problem(422, "report", f"the report is not one: {error}") from None
+            outcome = await self._taken(request, signed, task)
         self.woken.set()
         return await self._told(JSONResponse(asdict(outcome)))
 
@@ -167,6 +165,18 @@ class Service:
         self.coordinator.lose(task, self.clock())
         self.woken.set()
         return await self._told(JSONResponse({"task": task}))
+
+    async def _taken(self, request: Request, signed: Signed, task: int) -> Outcome:
+        """An upload is read and delivered. What its parts took is noted, if the clock is a real one."""
+        began, training = self.clock(), training_of(request)
+        data = bytes(await self._upload(request, signed, task))
+        upload = self.clock() - began
+        try:
+            if training is not None and self.order.real:
+                self.coordinator.note(signed.device, task, upload, training, len(wire.head(data)[1]))
+            return await self._delivered(signed, task, data)
+        except wire.Malformed as error:
+            raise Problem(422, "report", f"the report is not one: {error}") from None
 
     async def _delivered(self, signed: Signed, task: int, data: bytes) -> Outcome:
         """Others may have acted while the body came, or while its turn was waited for."""
