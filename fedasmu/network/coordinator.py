@@ -50,7 +50,7 @@ class Coordinator:
         self.ways: dict[int, Way] = {}  # by task, of those delivered since these were last written
         self.draining = False  # no new tasks: the server is about to stop
         self.presence = Presence(max(plan.settings.lease, 2 * plan.settings.poll))
-        self._next = 0.0  # when devices may start, at the earliest
+        self._next = 0.0  # of the next trigger, before which no device starts
         self._gather: float | None = None  # until when a cohort is waited for
 
     @property
@@ -218,16 +218,17 @@ class Coordinator:
 
     def _chosen(self, now: float) -> list[int]:
         """Whom to start now: uniformly among those present, as the paper has it."""
-        wanted, timed = self._vacancies(), self.server.schedule.timed
-        if now < self._next or not wanted:
+        if now < self._next:
             return []
-        there = sorted(device for device in self.present if not self.leases.rests(device, now))
-        if not there or self._waits(len(there), wanted, now):
+        wanted, first = self._vacancies(), self.server.counters.started
+        there = sorted(device for device in self.present if wanted and not self.leases.rests(device, now))
+        if there and self._waits(len(there), wanted, now):
+            return []
+        if self.server.schedule.timed and (there or first):  # as in a simulation, one that finds nobody passes too
+            self._next += self.plan.period * math.floor((now - self._next) / self.plan.period + 1)
+        if not there:
             return []
         self._gather = None
-        if timed:
-            self._next = max(self._next + self.plan.period, now)
-        first = self.server.counters.started
         picked = []
         for number in range(min(wanted, len(there))):
             picked.append(there.pop(derive(self.plan.seed, "present", first + number) % len(there)))

@@ -39,6 +39,17 @@ def test_who_is_not_there_is_not_started(place: Place) -> None:
     assert [task.device for task in coordinator.advance(0.0)] == [7]
 
 
+def test_a_trigger_that_finds_no_room_passes(place: Place) -> None:
+    """As in a simulation: a place that becomes free between two triggers waits for the next."""
+    coordinator = place.coordinator
+    (device, task), *_ = started(place, 0.3).items()
+    assert coordinator.advance(1.1) == []
+    coordinator.deliver(device, task, place.report(task, device), {}, 1.2)
+    assert coordinator.advance(1.9) == []
+    assert coordinator.due() == 2.0
+    assert len(coordinator.advance(2.0)) == 1
+
+
 def test_an_upload_is_told_the_same_however_often_it_comes(place: Place) -> None:
     device, task = next(iter(started(place).items()))
     body = place.report(task, device)
