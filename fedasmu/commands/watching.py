@@ -43,7 +43,8 @@ def watch(
         raise UserError(f"{directory}: no such directory; for instance: fedasmu watch runs/quickstart")
     public = Serving.public(directory, listen, secrets.token_urlsafe()) if listen else None
     serving = public or Serving.local(directory, port)
-    say(f"watch it at {serving.url}   (Ctrl-C ends the page, not the runs)")
+    say(f"watch it at {serving.url}")
+    say("Ctrl-C ends the page, not the runs")
     try:
         asyncio.run(serving.forever())
     except KeyboardInterrupt:

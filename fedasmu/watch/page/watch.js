@@ -18,24 +18,24 @@ function panel(parent, key, title, labels, names, options) {
 function buildCurves() {
   for (const key of ["score", "loss"]) charts[key]?.u.destroy();
   metric = fold.metric ?? "score";
-  const time = real ? "real time (min)" : "virtual time (s)";
+  const time = real ? "real time (min)" : "time (s)";
   charts.score = new LiveChart($("score"), [time, metric], [metric, "mean of the devices", "their worst tenth"]);
   charts.loss = new LiveChart($("loss"), [time, "loss"], ["test", "training"]);
 }
 
 function build() {
   buildCurves();
-  panel("panels", "rate", "Uploads a minute", ["virtual time (s)", "uploads a minute"], ["uploads"], { steps: true });
-  panel("panels", "bytes", "Sent", ["virtual time (s)", "MB"], ["to devices", "to the server"]);
+  panel("panels", "rate", "Uploads a minute", ["time (s)", "uploads a minute"], ["uploads"], { steps: true });
+  panel("panels", "bytes", "Sent", ["time (s)", "MB"], ["to devices", "to the server"]);
   panel("panels", "ages", "Staleness of the uploads", ["versions behind", "uploads"], ["uploads"], { steps: true });
-  panel("panels", "weights", "Weight of an upload", ["virtual time (s)", "weight"], ["α"], { dots: true });
+  panel("panels", "weights", "Weight of an upload", ["time (s)", "weight"], ["α"], { dots: true });
 }
 
 function buildLearned() {
-  panel("learned-panels", "server", "Controls of the server", ["virtual time (s)", "value"], ["λ", "σ", "ι"], { dots: true });
-  panel("learned-panels", "device", "Controls of the devices", ["virtual time (s)", "value"], ["γ", "υ"], { dots: true });
-  panel("learned-panels", "slots", "When devices ask", ["virtual time (s)", "slot"], ["slot"], { dots: true });
-  panel("learned-panels", "rewards", "What a merge earned", ["virtual time (s)", "reward"], ["reward"], { dots: true });
+  panel("learned-panels", "server", "Controls of the server", ["time (s)", "value"], ["λ", "σ", "ι"], { dots: true });
+  panel("learned-panels", "device", "Controls of the devices", ["time (s)", "value"], ["γ", "υ"], { dots: true });
+  panel("learned-panels", "slots", "When devices ask", ["time (s)", "slot"], ["slot"], { dots: true });
+  panel("learned-panels", "rewards", "What a merge earned", ["time (s)", "reward"], ["reward"], { dots: true });
 }
 
 function realTime() { // between the first and the last evaluation
@@ -49,7 +49,7 @@ function showNumbers(run) {
   const numbers = {
     uploads: budget ? `${counts.uploads.toLocaleString("en")} of ${budget.toLocaleString("en")}` : counts.uploads,
     [latest?.reports ? `${metric}, by devices` : `${metric}${latest?.subset > 0 ? `, on ${latest.subset} test examples` : ""}`]: latest ? short(latest.score) : "–", loss: latest ? short(latest.loss) : "–",
-    "virtual time": `${short(fold.now)} s`, "real time": realTime(), version: short(counts.versions), "in flight": fold.open.size,
+    [served ? "served for" : "virtual time"]: `${short(fold.now)} s`, "real time": realTime(), version: short(counts.versions), "in flight": fold.open.size,
     "fresh models merged": short(counts.merged), "stale / refused / lost": `${counts.stale} / ${counts.refused} / ${counts.lost}`,
   };
   $("numbers").replaceChildren(...Object.entries(numbers).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
