@@ -124,8 +124,11 @@ class Client:
 
         return self._insist(attempt)
 
-    def upload(self, target: str, body: bytes) -> Reply:
-        """The same for a report. Where it is large, the server is asked what it has, and is sent the rest."""
+    def upload(self, target: str, body: bytes, told: Mapping[str, str] | None = None) -> Reply:
+        """The same for a report. Where it is large, the server is asked what it has, and is sent the rest.
+
+        What is told beside it is not signed: nobody vouches for it.
+        """
         digest, asking = content_digest(body), len(body) > LARGE
 
         def attempt() -> Reply:
@@ -137,7 +140,8 @@ class Client:
                 if known.status != HTTPStatus.OK or found is None:  # settled before, or there is something to do first
                     return known
                 held = found if isinstance(found, int) and 0 < found < len(body) else 0
-            return self._signed("PUT", target, body[held:], 0.0, more={"Upload-Offset": str(held)}, digest=digest)
+            more = {"Upload-Offset": str(held), **(told or {})}
+            return self._signed("PUT", target, body[held:], 0.0, more=more, digest=digest)
 
         return self._insist(attempt)
 

@@ -198,9 +198,10 @@ class Device:
         if parcel is None:
             return False
         try:
+            target = f"/v1/tasks/{parcel.task}/result"
             known = self._last is not None and self._last[0] == parcel.task
-            target = f"/v1/tasks/{parcel.task}/result" + (f"?training={self._computed:.6f}" if known else "")
-            outcome = self.membership.of_task(lambda: self.client.upload(target, parcel.frame)).table
+            computed = {"Fedasmu-Training": f"{self._computed:.6f}"} if known else {}
+            outcome = self.membership.of_task(lambda: self.client.upload(target, parcel.frame, computed)).table
         except Abandoned:
             outcome = {}
         verdict = outcome.get("verdict")

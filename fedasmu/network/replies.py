@@ -74,7 +74,7 @@ def seconds_of(request: Request, longest: float) -> float:
 def training_of(request: Request) -> float | None:
     """Seconds that a device says to have trained for; None: it does not say, or what cannot be."""
     try:
-        seconds = float(request.query_params["training"])
+        seconds = float(request.headers["fedasmu-training"])
     except (KeyError, ValueError):
         return None
     return seconds if 0 <= seconds < math.inf else None
