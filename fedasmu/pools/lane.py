@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -12,19 +13,34 @@ from torch import Tensor
 
 def pack(message: Any, place: Callable[[Tensor], Any], pickler: Any = pickle.Pickler) -> bytes:
     """`place` says where the other side finds a tensor, or None if it goes into the message."""
-
-    class Pickler(pickler):  # type: ignore[misc]
-        def persistent_id(self, item: Any) -> Any:
-            return place(item) if type(item) is Tensor else None
-
     buffer = io.BytesIO()
-    Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(message)
+    writer = _placing(pickler)(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    writer.place = place
+    writer.dump(message)
     return buffer.getvalue()
 
 
 def unpack(message: bytes, find: Callable[[Any], Tensor]) -> Any:
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, place: Any) -> Tensor:
-            return find(place)
+    reader = _Finding(io.BytesIO(message))
+    reader.find = find
+    return reader.load()
 
-    return Unpickler(io.BytesIO(message)).load()
+
+@cache
+def _placing(pickler: Any) -> Any:
+    """Such a pickler that has tensors placed. Making a class takes longer than writing a message with it."""
+
+    class Placing(pickler):  # type: ignore[misc]
+        place: Callable[[Tensor], Any]
+
+        def persistent_id(self, item: Any) -> Any:
+            return self.place(item) if type(item) is Tensor else None
+
+    return Placing
+
+
+class _Finding(pickle.Unpickler):
+    find: Callable[[Any], Tensor]
+
+    def persistent_load(self, place: Any) -> Tensor:
+        return self.find(place)
