@@ -71,7 +71,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(refusal(error, "standard output"), code=1)
     else:
-        sys.exit(code)
+        sys.exit(code or 0)
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -200,8 +200,8 @@ def list_(
         print(json.dumps(rows, indent=1))
         return
     view = Table(title=what, title_justify="left")
-    for column in rows[0]:
-        view.add_column(column, overflow="fold")
+    for place, column in enumerate(rows[0]):
+        view.add_column(column, overflow="fold", no_wrap=place == 0)  # a name is never broken: it is to be copied
     for row in rows:
         view.add_row(*(", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in row.values()))
     console.print(view)

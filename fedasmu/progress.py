@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from fedasmu.events import Event, Measured
 
 QUIET_INTERVAL = 10.0  # seconds between two lines where there is no terminal
+WIDE = 100  # columns in which a run's whole status has room beside its bar
 
 
 def bars(console: Console, *more: progress.ProgressColumn) -> progress.Progress:
     """Bars with a status each, which vanish when all is done. Where there is no terminal they are not shown."""
     return progress.Progress(
         progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(bar_width=None),
+        progress.BarColumn(bar_width=None if console.width >= WIDE or not more else 8),
         progress.MofNCompleteColumn(),
         progress.TextColumn("{task.fields[status]}", style="cyan"),
-        progress.TimeElapsedColumn(),
+        *([progress.TimeElapsedColumn()] if console.width >= WIDE or not more else []),
         *more,
         console=console,
         transient=True,
@@ -38,7 +39,8 @@ class Live:
     def __init__(self, console: Console, total: int) -> None:
         self.console, self.total = console, total
         self._said = time.monotonic()
-        self._bar = bars(console, progress.TextColumn("left", style="dim"), progress.TimeRemainingColumn())
+        left = [progress.TextColumn("left", style="dim")] if console.width >= WIDE else []
+        self._bar = bars(console, *left, progress.TimeRemainingColumn())
         self._task = self._bar.add_task("uploads", total=total, status="starting")
 
     @contextmanager
@@ -54,10 +56,8 @@ class Live:
         score = "..." if latest is None else f"{latest.score:.3f}"
         if latest is not None and latest.subset:
             score += f" (on {latest.subset:,} test examples)"
-        status = (
-            f"t = {line.time:,.0f} s  version {server.model.version}  {desk.meter.metric} {score}"
-            f"  staleness {desk.mean_staleness:.1f}"
-        )
+        version = f"  version {server.model.version}" if self.console.width >= WIDE else ""
+        status = f"t = {line.time:,.0f} s{version}  {desk.meter.metric} {score}  staleness {desk.mean_staleness:.1f}"
         if self.console.is_terminal:
             self._bar.update(self._task, completed=server.counters.received, status=status)
         elif now - self._said > QUIET_INTERVAL:

@@ -19,6 +19,7 @@ from fedasmu import Experiment, FederatedData, Result, data, events
 from fedasmu.desk import Desk
 from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Event, Measured
+from fedasmu.progress import Live
 from fedasmu.report.page import write_page
 from fedasmu.report.summary import table
 from helpers.blobs import Run, blobs, settings, softmax
@@ -157,6 +158,18 @@ def test_a_result_is_read_from_any_run_directory(run: Run, tmp_path: Path) -> No
     assert again.summary == result.summary
     with pytest.raises(UserError, match=r"no metrics\.csv"):
         Result(tmp_path)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_of_the_bar_is_cut_off(width: int, tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    live = Live(console, 5_000)
+    with live.shown():
+        Experiment(settings(), model=softmax, data=blobs()).run(tmp_path / "run", observe=live.observe)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "staleness" in text
+    assert "…" not in text
+    assert ("version" in text) == (width > 100)
 
 
 def test_observe_sees_every_line_of_the_run(tmp_path: Path) -> None:
