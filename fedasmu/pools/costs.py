@@ -8,7 +8,7 @@ from fedasmu.protocol import Computation
 
 FIRST_LOOK = 16  # computations of a kind that go to a worker before their cost is believed
 LOOK_AGAIN = 100  # and from then on each of this number, so that a change is noticed
-WORTH = 3.0  # times what both halves of handing over take: waking each other costs as much again, on both sides
+WORTH = 5.0  # times what both halves of handing over take: waking each other costs several times as much again
 WEIGHT = 0.1  # of the newest observation in a mean
 
 

@@ -37,10 +37,10 @@ class Forked:
     def vacant(self, waiting: int) -> bool:
         """Somebody has nothing to do; or will have nothing next, while there is enough for everybody."""
         ahead = waiting > len(self.team)
-        return min(len(worker.given) for worker in self.team) <= ahead
+        return min(map(_load, self.team)) <= ahead
 
     def give(self, ticket: int, job: Job) -> bool:
-        worker = min(self.team, key=lambda worker: len(worker.given))
+        worker = min(self.team, key=_load)
         try:
             return worker.give(ticket, job)
         except Died:  # nothing that this job did
@@ -75,3 +75,8 @@ class Forked:
     def _hire(self) -> None:
         self.team.append(worker := Worker(self._perform, self.arena))
         self._selector.register(worker.connection, EVENT_READ, worker)
+
+
+def _load(worker: Worker) -> int:
+    """How much a worker has to do. An evaluation may take long, so no training is made to wait behind one."""
+    return sum(2 if given.job.task < 0 else 1 for given in worker.given)

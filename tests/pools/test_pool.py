@@ -480,3 +480,17 @@ def test_an_evaluation_waits_for_the_trainings_that_are_needed_before_the_next_o
     for now in (0.0, 10.0, 16.0):
         meter.evaluate(Model(int(now), torch.zeros(1)), Counters(), now)
     assert asked == [0.0, 20.0, 22.0]
+
+
+def test_no_training_is_made_to_wait_behind_an_evaluation() -> None:
+    vector, team = torch.zeros(3), Forked(Site(timing_only, 12), 2)
+    try:
+        assert team.give(1, Job(Evaluate(vector), -1, -1, 0))
+        assert team.vacant(1)  # the other one has nothing to do
+        for ticket in (2, 3):
+            assert team.vacant(9)
+            assert team.give(ticket, Job(Train(vector, range(1), 0.1), 0, ticket, 0))
+        assert not team.vacant(9)
+        assert sorted([given.ticket for given in worker.given] for worker in team.team) == [[1], [2, 3]]
+    finally:
+        team.close()
