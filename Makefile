@@ -59,7 +59,7 @@ tables: install  ## write the tables of settings on the methods' pages anew
 
 coverage: install  ## run the tests and say which share of the lines they reach
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest-cov
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov=fedasmu --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
 
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
