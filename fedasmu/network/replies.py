@@ -15,7 +15,7 @@ from fedasmu.network import failpoint
 from fedasmu.network.door import Problem
 from fedasmu.network.halves import LABEL
 from fedasmu.network.ledger import Ledger
-from fedasmu.network.wire import Parts
+from fedasmu.network.wire import Buffers
 
 AWAY = 10  # seconds: a shorter pause is not worth a new handshake
 CODE = "fedasmu.code"  # in the scope of a request that was refused: why
@@ -30,26 +30,26 @@ class Framed(Response):
 
     media_type = "application/x-fedasmu"
 
-    def __init__(self, parts: Parts, first: int = 0, headers: Mapping[str, str] | None = None) -> None:
-        self._parts, self._first = parts, first
-        length = sum(map(len, parts))
+    def __init__(self, buffers: Buffers, first: int = 0, headers: Mapping[str, str] | None = None) -> None:
+        self._buffers, self._first = buffers, first
+        length = sum(map(len, buffers))
         told = {"Content-Range": f"bytes {first}-{length - 1}/{length}"} if first else {}
         status = HTTPStatus.PARTIAL_CONTENT if first else HTTPStatus.OK
         super().__init__(None, status, {**(headers or {}), **told, "Content-Length": str(length - first)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in pieces(self._parts, self._first):
+        for piece in pieces(self._buffers, self._first):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-def pieces(parts: Parts, first: int = 0) -> Iterator[memoryview]:
+def pieces(buffers: Buffers, first: int = 0) -> Iterator[memoryview]:
     """These bytes from the first that is wanted on, none of them copied."""
-    for part in parts:
-        for place in range(first, len(part), PIECE):
-            yield memoryview(part)[place : place + PIECE]
-        first = max(first - len(part), 0)
+    for buffer in buffers:
+        for place in range(first, len(buffer), PIECE):
+            yield memoryview(buffer)[place : place + PIECE]
+        first = max(first - len(buffer), 0)
 
 
 async def hung_up(request: Request) -> None:

@@ -42,7 +42,7 @@ NOT_FINITE = ("nan", "inf", "-inf")
 Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """The tensors that ride along with a report: name -> dtype and shape."""
 
-Parts = list[bytes | memoryview]
+Buffers = list[bytes | memoryview]
 """Bytes that follow each other. Those of a model are the model's own: it is never written to, and not copied."""
 
 
@@ -68,7 +68,7 @@ def head(data: bytes | bytearray | memoryview) -> tuple[dict[str, Any], memoryvi
     return fields, view[PREFIX.size + length :]
 
 
-def frame(fields: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> Parts:
+def frame(fields: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> Buffers:
     text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
     if len(text) > HEAD:
         raise ValueError(f"the head has {len(text)} bytes: at most {HEAD} can be sent")
@@ -79,7 +79,7 @@ def digest(vector: Tensor) -> str:
     return sha256(raw(vector)).hexdigest()
 
 
-def task_frame(task: Task, held: Reference | None = None) -> Parts:
+def task_frame(task: Task, held: Reference | None = None) -> Buffers:
     """Server -> device, which holds a model or not. The task's comes first, then the tensors of the note."""
     told, model = halves.exact(task.model.vector, held)
     tensors = {name: value for name, value in task.note.items() if isinstance(value, Tensor)}
@@ -119,7 +119,7 @@ def read_task(data: bytes | bytearray | memoryview, size: int, held: Reference |
     )
 
 
-def model_frame(model: Model, base: Reference | None = None) -> Parts:
+def model_frame(model: Model, base: Reference | None = None) -> Buffers:
     told, tensors = halves.exact(model.vector, base)
     return frame({"version": model.version, "sha256": digest(model.vector), **told}, tensors)
 
@@ -134,7 +134,7 @@ def read_model(data: bytes | bytearray | memoryview, size: int, base: Reference 
     return Model(bounds.whole(fields["version"]), vector)
 
 
-def body(vector: Tensor, reference: Reference | None = None) -> Parts:
+def body(vector: Tensor, reference: Reference | None = None) -> Buffers:
     """A model as it stands in a frame."""
     return list(map(raw, halves.exact(vector, reference)[1]))
 

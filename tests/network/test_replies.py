@@ -10,7 +10,7 @@ from fedasmu.network import replies, wire
 from fedasmu.network.replies import Framed, pieces
 from fedasmu.protocol import Model, Task
 
-PARTS: wire.Parts = [b"abc", memoryview(b"defgh"), b"", b"ij"]
+BUFFERS: wire.Buffers = [b"abc", memoryview(b"defgh"), b"", b"ij"]
 
 
 @pytest.mark.parametrize("piece", [1, 2, 4, 100])
@@ -19,13 +19,13 @@ def test_the_pieces_are_the_whole_from_the_first_byte_on(
     monkeypatch: pytest.MonkeyPatch, piece: int, first: int
 ) -> None:
     monkeypatch.setattr(replies, "PIECE", piece)
-    found = list(pieces(PARTS, first))
+    found = list(pieces(BUFFERS, first))
     assert b"".join(found) == b"abcdefghij"[first:]
     assert all(0 < len(one) <= piece for one in found)
 
 
 def test_a_reply_says_which_bytes_it_has() -> None:
-    whole, rest = Framed(PARTS, headers={"ETag": '"x"'}), Framed(PARTS, 4)
+    whole, rest = Framed(BUFFERS, headers={"ETag": '"x"'}), Framed(BUFFERS, 4)
     assert (whole.status_code, whole.headers["content-length"], whole.headers["etag"]) == (200, "10", '"x"')
     assert "content-range" not in whole.headers
     assert (rest.status_code, rest.headers["content-length"]) == (206, "6")
