@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedasmu.memory import keep_freed_memory
 from fedasmu.pools.arena import Arena, Place
 from fedasmu.pools.contract import Job, Perform
 from fedasmu.pools.crew import Answered
@@ -114,6 +115,7 @@ def _serve(perform: Perform, connection: Connection, arena: Arena, parent: int) 
         signal.signal(number, signal.SIG_IGN)  # they reach the whole group; the parent decides what happens
     _end_with_parent()
     torch.set_num_threads(1)
+    keep_freed_memory()
     while True:
         while not connection.poll(5.0):
             if os.getppid() != parent:  # the parent was killed, and could not say so
