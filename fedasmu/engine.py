@@ -32,10 +32,11 @@ class Engine(Protocol):
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
         objective: Objective | None = None,
+        shift: Tensor | None = None,
         rule: Rule = SGD,
     ) -> float:
         """A step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)), unless the
-        rule says otherwise.
+        rule says otherwise. `shift` has a number for each class, which is added to its output before the loss.
 
         Returns the sum over the steps of the batch's mean loss before the step.
         """

@@ -63,12 +63,13 @@ class TorchEngine:
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
         objective: Objective | None = None,
+        shift: Tensor | None = None,
         rule: Rule = SGD,
     ) -> float:
         """A step for each batch, in place on `vector`; the sum of the batches' mean losses."""
         home = self._move_into(vector)
         try:
-            return self._descend(examples, batches, lr, pull, anchor, mask, objective, rule)
+            return self._descend(examples, batches, lr, pull, anchor, mask, objective, shift, rule)
         finally:
             self._move_out(home, vector)
 
@@ -81,15 +82,17 @@ class TorchEngine:
         anchor: Tensor | None,
         mask: Tensor | None,
         objective: Objective | None,
+        shift: Tensor | None,
         rule: Rule,
     ) -> float:
         anchors = None if anchor is None or not pull else self._parts(anchor)
         masks = None if mask is None else self._parts(mask)
+        shift = None if shift is None else shift.to(self.vector.device)
         kept = [memory.to(self.vector.device) for memory in rule.memories()]
         memories = [self._parts(memory) for memory in kept]
         total = torch.zeros((), device=self.vector.device)
         for number, indices in enumerate(batches, rule.done + 1):
-            loss = self._backward(examples, indices, objective)
+            loss = self._backward(examples, indices, objective, shift)
             with torch.no_grad():
                 total += loss
                 self._step(lr, pull, anchors, masks, rule, memories, number)
@@ -100,7 +103,7 @@ class TorchEngine:
 
     def gradient(self, vector: Tensor, examples: Examples, indices: Tensor) -> tuple[float, Tensor]:
         self._load(vector)
-        loss = float(self._backward(examples, indices, None))
+        loss = float(self._backward(examples, indices))
         return loss, torch.cat([gradient.flatten() for gradient in self._gradients()]).cpu()
 
     def loss(self, vector: Tensor, examples: Examples, indices: Tensor) -> float:
@@ -177,13 +180,19 @@ class TorchEngine:
         inputs, targets = examples.batch(indices)
         return _by_pixel(inputs) if self._by_pixel and inputs.dim() == 4 else inputs, targets
 
-    def _backward(self, examples: Examples, indices: Tensor, objective: Objective | None) -> Tensor:
+    def _backward(
+        self, examples: Examples, indices: Tensor, objective: Objective | None = None, shift: Tensor | None = None
+    ) -> Tensor:
         for parameter in self._parameters:
             parameter.grad = None
         if not self.module.training:
             self.module.train()
         inputs, targets = self._batch(examples, indices)
-        loss = objective(self.module, inputs, targets) if objective else self._loss(self.module(inputs), targets)
+        if objective:
+            loss = objective(self.module, inputs, targets)
+        else:
+            outputs = self.module(inputs)
+            loss = self._loss(outputs if shift is None else outputs + shift, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

@@ -37,6 +37,14 @@ def batches(shard: Tensor, work: Workload, seed: int, steps: range) -> list[Tens
     return chosen
 
 
+def calibration(targets: Tensor, classes: int) -> Tensor:
+    """log((n_c + 1) / (n + C)): what is added to the outputs of a device that trains calibrated. How frequent its
+    classes are is then no longer for the network to learn, and a class that it lacks is not pushed down.
+    """
+    counts = torch.bincount(targets, minlength=classes).to(torch.float32)
+    return torch.log((counts + 1) / (len(targets) + classes))
+
+
 def slope(gradient: Tensor, start: Tensor, end: Tensor) -> float:
     """<gradient, end - start>; a gradient is of the trainable part, which comes first."""
     return float(torch.dot(gradient, (end - start)[: len(gradient)]))
@@ -126,6 +134,8 @@ class Trainer:
         vector = command.vector.clone()
         anchor = command.vector if command.anchor is None else command.anchor
         terms: dict[str, Any] = {"pull": command.pull, "anchor": anchor, "mask": command.mask}
+        if command.calibrated and self.goal.classifies:
+            terms["shift"] = calibration(self.data.train.targets[self.data.shards[device]], self.data.classes)
         engine = self.engine if self.engine.supports(command.objective) else self.torch
         rule = Rule.of(self.optimiser, self._layout.trainable, command.state, command.steps.start)
         loss = engine.train(vector, examples, chosen, command.lr, **terms, objective=command.objective, rule=rule)

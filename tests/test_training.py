@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedasmu.goal import Goal, mse, rmse
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained, Workload
 from fedasmu.seeding import derive
-from fedasmu.training import Trainer, batches, slope
+from fedasmu.training import Trainer, batches, calibration, slope
 from fedasmu.vector import Layout
 from helpers.blobs import blobs, softmax
 
@@ -103,6 +105,45 @@ def test_pull_anchor_and_mask_follow_the_formula() -> None:
     # Not the same bits: the sum is taken in another order.
     torch.testing.assert_close(trained.vector, expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(trained.vector[mask == 0], start[mask == 0])
+
+
+def test_a_calibration_by_hand() -> None:
+    expected = torch.tensor([3 / 6, 2 / 6, 1 / 6]).log()
+    torch.testing.assert_close(calibration(torch.tensor([0, 1, 0]), 3), expected)
+
+
+def test_a_calibrated_training_follows_the_formula() -> None:
+    trainer, start = a_trainer()
+    data, shift = blobs(), calibration(blobs().train.targets[blobs().shards[DEVICE]], 2)
+    expected = start.clone()
+    for indices in shard_batches()[:3]:
+        weights = expected.clone().requires_grad_()
+        logits = data.train.inputs[indices] @ weights[:40].view(2, 20).T + weights[40:]
+        (gradient,) = torch.autograd.grad(cross_entropy(logits + shift, data.train.targets[indices]), weights)
+        expected -= 0.1 * gradient
+    trained = perform(trainer, Train(start, range(3), 0.1, calibrated=True))
+    torch.testing.assert_close(trained.vector, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(trained.vector, perform(trainer, Train(start, range(3), 0.1)).vector)
+
+
+def test_how_frequent_its_classes_are_does_not_move_a_calibrated_device() -> None:
+    """Nothing can be learned from inputs that are all 0: what is left of the pull is (n_c + 1) / (n + C) - n_c / n."""
+    data = blobs()
+    blind = replace(data, train=replace(data.train, inputs=torch.zeros_like(data.train.inputs)))
+    counts = torch.bincount(data.train.targets[data.shards[DEVICE]], minlength=2)
+    trainer = Trainer(softmax(), Layout.of(softmax()), blind, batch=len(data.shards[DEVICE]), epochs=1)
+    moved = [perform(trainer, Train(torch.zeros(42), range(1), 1.0, calibrated=how)).vector for how in (False, True)]
+    torch.testing.assert_close(moved[0][40:], counts / counts.sum() - 1 / 2)
+    torch.testing.assert_close(moved[1][40:], counts / counts.sum() - (counts + 1) / (counts.sum() + 2))
+
+
+def test_a_loss_without_classes_has_nothing_to_calibrate() -> None:
+    module, data = nn.Linear(20, 1), blobs()
+    numbers = replace(data, train=replace(data.train, targets=data.train.inputs[:, :1].clone()))
+    trainer = Trainer(module, Layout.of(module), numbers, BATCH, EPOCHS, goal=Goal(loss=mse, metric=rmse))
+    start = Layout.of(module).read(module)
+    plain, calibrated = (perform(trainer, Train(start, range(3), 0.1, calibrated=how)) for how in (False, True))
+    assert torch.equal(plain.vector, calibrated.vector)
 
 
 def test_without_an_anchor_the_pull_is_towards_the_start() -> None:

@@ -2,8 +2,9 @@
 
 A device that asks for a fresh model goes on from it with all its own progress on top; the server applies only what the
 device's SGD added, weighed by the staleness that is left, corrected for the pull of the devices that are not there, and
-only as far as others have not gone the same way already. The corrections are in corrections.py, the weights' formulas
-in fedasmu/formulas.py; docs/algorithms/fedasmu-r.md has them all.
+only as far as others have not gone the same way already. The device trains calibrated for its own mixture of classes
+(training.py). The corrections are in corrections.py, the weights' formulas in fedasmu/formulas.py;
+docs/algorithms/fedasmu-r.md has them all.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ class Refreshing(Learner):
         pull, h = brief.pull or 0.0, memory.get("h", torch.zeros(()))
         action, cut = self._slot(task, work, memory)
         towards = anchor(start, h) if pull else None
-        first: Trained = yield Train(start, range(cut), task.lr, pull=pull, anchor=towards)
+        calibrated = self.settings.calibrate
+        first: Trained = yield Train(start, range(cut), task.lr, pull=pull, anchor=towards, calibrated=calibrated)
         vector, loss, shift = first.vector, first.loss, torch.zeros(())
         if cut < work.steps:
             fresh: Model | None = yield Fetch()
@@ -148,7 +150,7 @@ class Refreshing(Learner):
                 note = RefreshNote(beta, cut)
             note = replace(note, slot=cut, reward=self._reward(action, cut, fresh, task, work, memory))
             rest, towards = range(cut, work.steps), towards + shift if towards is not None else None
-            second: Trained = yield Train(vector, rest, task.lr, pull=pull, anchor=towards)
+            second: Trained = yield Train(vector, rest, task.lr, pull=pull, anchor=towards, calibrated=calibrated)
             vector, loss = second.vector, (loss * cut + second.loss * len(rest)) / work.steps
         if pull:
             memory["h"] = h + (vector - shift - start)
@@ -194,6 +196,7 @@ class FedASMUR(Algorithm):
     q_rate: float = Field(0.1, gt=0, le=1, description="how fast learned slots are learned")
     q_discount: float = Field(0.5, ge=0, lt=1, description="what the next slot's prospects count for")
 
+    calibrate: bool = Field(True, description="a device's own mixture of classes is not for the network to learn")
     correction: Literal["none", "dynamic", "cached"] = Field("cached", description="of client drift")
     rho: float | None = Field(None, ge=0, le=1, description="strength of cached updates; none: found by itself")
     alpha: float = Field(0.1, ge=0, description="strength of the dynamic regulariser")

@@ -92,11 +92,13 @@ class NativeEngine:
         anchor: Tensor | None = None,
         mask: Tensor | None = None,
         objective: Objective | None = None,
+        shift: Tensor | None = None,
         rule: Rule = SGD,
     ) -> float:
         """One step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)), by SGD.
 
-        The gradient is that of the cross-entropy, and of a `Contrast`'s term if that is the objective.
+        The gradient is that of the cross-entropy, the outputs raised by `shift`, and of a `Contrast`'s term if that is
+        the objective.
 
         Returns the sum over the steps of the batch's mean loss before the step.
         """
@@ -104,6 +106,8 @@ class NativeEngine:
         self._check_vector(vector)
         if pull and anchor is None:
             raise ValueError("a pull needs an anchor")
+        if shift is not None:
+            checks.tensor("the shift", shift, (torch.float32,), (self._plan.classes,))
         where_to, kept = self._correction("anchor", anchor), self._correction("mask", mask)
         step = self._step(lr, pull, where_to if pull else None, kept, rule)
         if not batches:
@@ -121,7 +125,7 @@ class NativeEngine:
             compared = library.Contrast(near.data_ptr(), far.data_ptr(), contrast.mu, contrast.temperature)
         where = vector.data_ptr(), self._layout.trainable, data.address
         what = indices.data_ptr(), sizes.data_ptr(), len(sizes), _address(noise)
-        terms = compared and ctypes.byref(compared), ctypes.byref(step)
+        terms = compared and ctypes.byref(compared), _address(shift), ctypes.byref(step)
         return float(self._library.engine_train(self._engine, *where, *what, *terms))
 
     def _step(self, lr: float, pull: float, anchor: int | None, mask: int | None, rule: Rule) -> library.Step:

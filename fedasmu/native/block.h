@@ -97,19 +97,21 @@ template <int L> class Block {
     float* d = delta(graph_.tensors() - 1);
     for (Index s = 0; s < L; ++s) {
       Index best = 0;
-      for (Index c = 1; c < classes; ++c)
-        if (z[c * L + s] > z[best * L + s]) best = c;
-      const float peak = z[best * L + s];
-      float all = 0;
       for (Index c = 0; c < classes; ++c) {
-        d[c * L + s] = std::exp(z[c * L + s] - peak);
-        all += d[c * L + s];
+        d[c * L + s] = z[c * L + s] + (batch.shift ? batch.shift[c] : 0.0f);
+        if (d[c * L + s] > d[best * L + s]) best = c;
       }
       const Index target = data.targets[batch[first + std::min(s, live - 1)]];
+      const float peak = d[best * L + s], wanted = d[target * L + s] - peak;
+      float all = 0;
+      for (Index c = 0; c < classes; ++c) {
+        d[c * L + s] = std::exp(d[c * L + s] - peak);
+        all += d[c * L + s];
+      }
       const float weight = s < live ? 1.0f / static_cast<float>(batch.size) : 0.0f;
       for (Index c = 0; c < classes; ++c) d[c * L + s] = (d[c * L + s] / all - (c == target ? 1.0f : 0.0f)) * weight;
       if (s >= live) continue;
-      total.loss += std::log(all) - (z[target * L + s] - peak);
+      total.loss += std::log(all) - wanted;
       total.correct += best == target;
     }
     if (batch.contrast) score_contrast(*batch.contrast, batch, first, total);

@@ -18,6 +18,7 @@ struct Batch {
   Index size;
   const float* noise;        // what the dropouts multiply by, [dropout][sample][feature]; null: they are off
   const Contrast* contrast;  // null: there is none
+  const float* shift;        // added to each class's output before the loss; null: nothing is
   Index operator[](Index i) const { return indices ? indices[i] : i; }
   Index live(Index first, Index most) const { return std::min(most, size - first); }  // samples of a block
 };

@@ -154,7 +154,7 @@ class Engine {
 extern "C" {
 
 // Grows with every change of what crosses this boundary: fedasmu/native/library.py asks for it first.
-int engine_interface() { return 3; }
+int engine_interface() { return 4; }
 
 // The best instruction set of this processor: 0 none in particular, 1 AVX2, 2 AVX-512.
 int engine_level() {
@@ -190,14 +190,15 @@ int engine_reserve(void* engine, Index batch) {
 void engine_free(void* engine) { delete static_cast<Engine*>(engine); }
 
 double engine_train(void* engine, float* vector, Index trainable, const Data* data, const Index* indices,
-                    const Index* sizes, Index batches, const float* noise, const Contrast* contrast, const Step* step) {
+                    const Index* sizes, Index batches, const float* noise, const Contrast* contrast, const float* shift,
+                    const Step* step) {
   Engine& e = *static_cast<Engine*>(engine);
   Contrast here = contrast ? *contrast : Contrast{};
   Step next = *step;
   double loss = 0;
   for (Index b = 0; b < batches; ++b) {
     const Index size = sizes[b];
-    loss += e.train(vector, trainable, *data, {indices, size, noise, contrast ? &here : nullptr}, next);
+    loss += e.train(vector, trainable, *data, {indices, size, noise, contrast ? &here : nullptr, shift}, next);
     ++next.done;
     indices += size;
     if (noise) noise += e.noise() * size;
@@ -211,13 +212,13 @@ double engine_train(void* engine, float* vector, Index trainable, const Data* da
 
 void engine_features(void* engine, const float* vector, const Data* data, const Index* indices, Index count,
                      float* features) {
-  static_cast<Engine*>(engine)->features(vector, *data, {indices, count, nullptr, nullptr}, features);
+  static_cast<Engine*>(engine)->features(vector, *data, {indices, count, nullptr, nullptr, nullptr}, features);
 }
 
 double engine_gradient(void* engine, const float* vector, Index trainable, const Data* data, const Index* indices,
                        Index count, const float* noise, float* gradient) {
   Engine& e = *static_cast<Engine*>(engine);
-  const Score score = e.measure(vector, nullptr, *data, {indices, count, noise, nullptr}, Mode::kLearn);
+  const Score score = e.measure(vector, nullptr, *data, {indices, count, noise, nullptr, nullptr}, Mode::kLearn);
   e.take_gradient(gradient, trainable);
   return score.loss;
 }
@@ -227,7 +228,7 @@ double engine_evaluate(void* engine, const float* vector, const Data* data, cons
                        const float* noise, Index training, Index* correct) {
   const Mode mode = training ? Mode::kMeasure : Mode::kEvaluate;
   const Score score =
-      static_cast<Engine*>(engine)->measure(vector, nullptr, *data, {indices, count, noise, nullptr}, mode);
+      static_cast<Engine*>(engine)->measure(vector, nullptr, *data, {indices, count, noise, nullptr, nullptr}, mode);
   *correct = score.correct;
   return score.loss;
 }

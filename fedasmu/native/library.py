@@ -14,7 +14,7 @@ from fedasmu.native import flags
 
 FOLDER = Path(__file__).parent
 ENVIRONMENT = "FEDASMU_INSTRUCTIONS"  # names a variant for all runs whose recipe names none
-INTERFACE = 3  # the same number is in engine.cpp
+INTERFACE = 4  # the same number is in engine.cpp
 VARIANTS = tuple(flags.VARIANTS)  # the same source, compiled for other instruction sets
 
 _number, _pointer, _real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -87,7 +87,7 @@ _SIGNATURES = {
     "engine_new": (_pointer, [_pointer, _number, _pointer, _number]),
     "engine_free": (None, [_pointer]),
     "engine_reserve": (ctypes.c_int, [_pointer, _number]),
-    "engine_train": (_real, [*[_pointer] * 2, _number, *[_pointer] * 3, _number, *[_pointer] * 3]),
+    "engine_train": (_real, [*[_pointer] * 2, _number, *[_pointer] * 3, _number, *[_pointer] * 4]),
     "engine_features": (None, [_pointer, _pointer, _pointer, _pointer, _number, _pointer]),
     "engine_gradient": (_real, [_pointer, _pointer, _number, _pointer, _pointer, _number, _pointer, _pointer]),
     "engine_evaluate": (_real, [*[_pointer] * 4, _number, _pointer, _number, _pointer]),

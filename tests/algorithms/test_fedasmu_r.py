@@ -207,6 +207,12 @@ def test_a_device_that_finds_nothing_newer_trains_as_if_it_had_not_asked() -> No
     assert report.note == {"slot": 2, "reward": 0.0}
 
 
+@pytest.mark.parametrize("calibrate", [True, False])
+def test_both_halves_of_a_training_are_calibrated_or_neither(calibrate: bool) -> None:
+    (first, _, second), _ = session(model(6, 5.0, 5.0), {}, calibrate=calibrate)
+    assert first.calibrated is second.calibrated is calibrate
+
+
 def test_mixing_gives_up_a_share_of_the_progress() -> None:
     (_, _, second), report = session(model(6, 5.0, 5.0), {}, fresh="mix", beta=0.25)
     assert close(second.vector, 2.0, 1.25)
@@ -235,7 +241,7 @@ def test_without_a_slot_to_ask_at_a_device_trains_in_one_piece() -> None:
 
 
 def test_with_everything_off_it_is_fedasmu_d_without_a_merge(run: Run) -> None:
-    plain = {"name": "fedasmu-r", "fresh": "none", "correction": "none", "reach": None}
+    plain = {"name": "fedasmu-r", "fresh": "none", "correction": "none", "reach": None, "calibrate": False}
     fixed = {"lr_lambda": 0.0, "lr_sigma": 0.0, "lr_iota": 0.0}
     other = {"name": "fedasmu-d", "merge": False, **fixed}
     ours, theirs = outputs(run(algorithm=plain)), outputs(run(algorithm=other))

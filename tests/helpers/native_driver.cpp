@@ -69,6 +69,7 @@ void exercise(const Network& network, Index examples, Index sample, Index scales
   const Index width = network.layers.back().in[0];
   std::vector<float> near(examples * width, 0.5f), far(examples * width);
   const Contrast contrast{near.data(), far.data(), 0.5, 0.5};
+  const std::vector<float> raised(network.layers.back().out[0], -0.5f);
   const bool deep = network.layers.size() > 1;
   const Data data{inputs.data(), scale.data(), shift.data(), targets.data(), floats};
   std::vector<float> state(2 * network.size);
@@ -79,11 +80,11 @@ void exercise(const Network& network, Index examples, Index sample, Index scales
   if (deep) engine_features(engine, vector.data(), &data, indices.data(), examples, far.data());
   Index correct = 0;
   double loss = engine_train(engine, vector.data(), network.size, &data, indices.data(), sizes.data(), 2, drop,
-                             deep ? &contrast : nullptr, &step);
+                             deep ? &contrast : nullptr, nullptr, &step);
   step.adam = 1, step.done = 2;
   std::fill(state.begin(), state.end(), 0.0f);
   loss += engine_train(engine, vector.data(), network.size, &data, indices.data(), sizes.data(), 2, drop, nullptr,
-                       &step);
+                       raised.data(), &step);
   loss += engine_gradient(engine, vector.data(), network.size, &data, indices.data(), examples, drop, gradient.data());
   for (const Index training : {0, 1})
     loss += engine_evaluate(engine, vector.data(), &data, nullptr, examples, nullptr, training, &correct);

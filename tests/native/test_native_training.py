@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedasmu import Experiment, models, native
 from fedasmu.data.examples import Examples
+from fedasmu.torch_engine import TorchEngine
 from fedasmu.vector import Layout
 from helpers.gradients import sgd
 
@@ -76,6 +77,26 @@ def test_the_corrections_of_fedprox_feddyn_and_asyncdrop(whole: bool, pull: floa
     sgd(module, theirs, data, batches, 0.1, pull=pull, anchor=anchor, mask=mask)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     assert torch.equal(ours[layout.trainable :], start[layout.trainable :])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_outputs_that_are_raised_before_the_loss(variant: str, bias: bool) -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 10, bias=bias))
+    layout, data = Layout.of(module), examples((6,), 30)
+    batches = list(torch.split(torch.arange(30), 13))
+    shift = torch.linspace(-4.0, 2.0, 10)
+    start = layout.read(module)
+    ours, theirs = start.clone(), start.clone()
+    loss = native.NativeEngine(module, layout, (6,)).train(ours, data, batches, 0.1, shift=shift)
+    expected = TorchEngine(module, layout, torch.device("cpu")).train(theirs, data, batches, 0.1, shift=shift)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_shift_of_another_length_is_refused() -> None:
+    _, _, network, vector = lenet()
+    with pytest.raises(ValueError, match="shift"):
+        network.train(vector, examples((1, 28, 28), 4), [torch.arange(4)], 0.1, shift=torch.zeros(9))
 
 
 def test_evaluation_sums_the_losses_and_counts_the_correct() -> None:
