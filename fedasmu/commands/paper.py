@@ -10,6 +10,7 @@ import typer
 
 from fedasmu.commands import say, show_grid
 from fedasmu.commands.study import Overwrite, Set, WorkerCount, report_failures, run_grid, study_workers
+from fedasmu.errors import UserError
 from fedasmu.packaged import RECIPES
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ REPRODUCE_EXAMPLES = """
   fedasmu reproduce table2 --budget small
 
   fedasmu reproduce ablation --budget half --only lenet-cifar-10
+
+  fedasmu reproduce table1 --only cnn-cifar-10 --tuned runs/reproduce-small/tuning/lenet-cifar-10/tuned.json
 
 [bold]Studies[/bold]
 
@@ -58,6 +61,9 @@ def reproduce(
     tune: Annotated[
         int, typer.Option(metavar="N", help="First try N settings of every method on held-out data, and take the best.")
     ] = 0,
+    tuned: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A tuned.json, found for something like it: its best settings.")
+    ] = None,
     overrides: Set = None,
     workers: WorkerCount = "",
     out: Annotated[
@@ -66,20 +72,23 @@ def reproduce(
     overwrite: Overwrite = False,
 ) -> None:
     """Run one of the paper's studies, and set it beside the paper's figures and claims."""
+    if tune and tuned:
+        raise UserError("--tune finds settings, --tuned takes those that were found: give one of them")
     if study in ("clock", "theorem"):
         out = out or Path("runs") / study
         _write(out / f"{study}.md", [_clock(overrides or []) if study == "clock" else _theorem(out)])
         return
     count = study_workers(workers)
     from fedasmu.study import reproduce as studied
-    from fedasmu.study import versus
+    from fedasmu.study import sweep, versus
     from fedasmu.study.studies import BUDGETS, STUDIES
     from fedasmu.study.tuning import tuning
 
     chosen, spend = STUDIES[study], BUDGETS[budget]
     out = out or Path("runs") / f"reproduce-{budget}"
     names = [name.strip() for name in only.split(",") if name.strip()]
-    plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [])
+    best = {} if tuned is None else {part.title: sweep.read(tuned) for part in chosen.parts}
+    plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], best)
     say(f"{study}: {chosen.about}. Budget {budget}: {plan.spent}.")
     for part, reason in plan.left_out.items():
         say(f"not run: {part.title}: {reason}")

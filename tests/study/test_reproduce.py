@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from fedasmu import data
 from fedasmu.cli import app
 from fedasmu.errors import UserError
 from fedasmu.packaged import RECIPES
+from fedasmu.recipe import load
 from fedasmu.report.league import League, find, leagues
 from fedasmu.study import judging, reproduce, studies
 from fedasmu.study.paper import EVERY, Claim, claims, gain, printed
 from fedasmu.study.studies import BUDGETS, STUDIES, Part, Study
 from helpers.made_runs import made_run
 
+SLOTS = ("fedasmu", "fedasmu-h1", "fedasmu-h2", "fedasmu-h3")
 STUDY = Study("by hand", "paper", (Part("here"), Part("there")), target=0.5)
 
 
@@ -153,21 +156,33 @@ def test_what_cannot_run_is_left_out_with_its_reason(tmp_path: Path, monkeypatch
         reproduce.plan(STUDIES["ablation"], BUDGETS["small"], ["lenet"], RECIPES, tmp_path, [])
 
 
-def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
+def tiny_study(out: Path, *options: str) -> Result:
     tiny = ("data.name=fashion-mnist-small", "model=softmax", "local.epochs=1", "stop.uploads=20")
     sets = [text for change in tiny for text in ("--set", change)]
-    command = [
-        "reproduce",
-        "slots",
-        "--only",
-        "lenet-fashion-mnist",
-        *sets,
-        "--workers",
-        "inline",
-        "--out",
-        str(tmp_path),
-    ]
-    result = CliRunner().invoke(app, command)
+    command = ["reproduce", "slots", "--only", "lenet-fashion-mnist", *sets, "--workers", "inline", "--out", str(out)]
+    return CliRunner().invoke(app, [*command, *options])
+
+
+def test_settings_that_were_found_elsewhere(tmp_path: Path) -> None:
+    found = tmp_path / "tuned.json"
+    found.write_text(json.dumps({"best": {"fedasmu-h1": ["local.lr=0.07"]}}))
+    result = tiny_study(tmp_path / "runs", "--tuned", str(found))
+    assert result.exit_code == 0, result.output
+    rates = {
+        label: load(tmp_path / "runs/lenet-fashion-mnist" / label / "seed-0/config.toml").local.lr for label in SLOTS
+    }
+    assert rates == {label: 0.07 if label == "fedasmu-h1" else 0.005 for label in SLOTS}
+
+
+def test_settings_are_found_or_given(tmp_path: Path) -> None:
+    result = tiny_study(tmp_path / "runs", "--tuned", "tuned.json", "--tune", "2")
+    assert isinstance(result.exception, UserError)
+    assert "give one of them" in str(result.exception)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
+    result = tiny_study(tmp_path)
     assert result.exit_code == 0, result.output
     assert "not run: lenet-cifar-10: --only names others" in result.output
     assert "fedasmu is more accurate than fedasmu-h1" in result.output
