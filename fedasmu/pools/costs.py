@@ -7,14 +7,13 @@ from collections import defaultdict
 from fedasmu.protocol import Computation
 
 FIRST_LOOK = 16  # computations of a kind that go to a worker before their cost is believed
-LOOK_AGAIN = 100  # and from then on each of this number, so that a change is noticed
 WORTH = 5.0  # times what both halves of handing over take: waking each other costs several times as much again
 WEIGHT = 0.1  # of the newest observation in a mean
 
 
 class Costs:
-    """What computations take, and what giving one to a worker or taking its answer takes: moving means, in seconds of
-    the processor.
+    """What computations take, wherever they are done, and what giving one to a worker or taking its answer takes:
+    moving means, in seconds of the processor.
     """
 
     def __init__(self) -> None:
@@ -32,5 +31,4 @@ class Costs:
         """A worker would save too little, or nothing."""
         kind = type(command)
         self._seen[kind] += 1
-        known = self._seen[kind] > FIRST_LOOK and self._seen[kind] % LOOK_AGAIN
-        return bool(known) and 0.0 < self.computing[kind] < WORTH * 2 * self.handing
+        return self._seen[kind] > FIRST_LOOK and 0.0 < self.computing[kind] < WORTH * 2 * self.handing

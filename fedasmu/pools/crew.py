@@ -12,6 +12,7 @@ from fedasmu.pools.backlog import FIRST, Backlog
 from fedasmu.pools.contract import Answer, Job, Site
 from fedasmu.pools.costs import Costs
 from fedasmu.pools.inline import Inline
+from fedasmu.protocol import Computation
 
 
 class Answered(NamedTuple):
@@ -54,7 +55,7 @@ class Crew:
     def __init__(self, site: Site, workers: Workforce) -> None:
         self.workers = workers
         self._site = site
-        self._here, self._costs = Inline(site.perform, site.stopping), Costs()
+        self._here, self._costs = Inline(self._perform_here, site.stopping), Costs()
         self._backlog = Backlog()
         self._given: dict[int, Job] = {}
         self._done: dict[int, Answer | DeviceError] = {}
@@ -103,6 +104,12 @@ class Crew:
     def close(self) -> None:
         self._here.close()
         self.workers.close()
+
+    def _perform_here(self, command: Computation, device: int, seed: int) -> Answer:
+        began = time.thread_time()
+        answer = self._site.perform(command, device, seed)
+        self._costs.computed(type(command), time.thread_time() - began)
+        return answer
 
     def _collect(self, timeout: float) -> None:
         """Give work to workers that have none, take results from those that are done, and give them more."""

@@ -217,6 +217,22 @@ def test_what_takes_nothing_is_not_handed_over(processes: MakePool) -> None:
         pool.result(ticket)
 
 
+def test_what_has_become_long_is_handed_over_again(processes: MakePool) -> None:
+    """Also what is done in this process tells what it takes."""
+    pool = processes(1, computes_here=True)
+    for _ in range(100):
+        pool._costs.handed(0.01)
+        pool._costs.cheaper_here(job().command)
+    pool._costs.computed(Train, 0.09)
+    before = pool._costs.computing[Train]
+    ticket = pool.submit(job(), 0.0)
+    assert ticket < 0
+    pool.result(ticket)
+    assert pool._costs.computing[Train] < before
+    pool._costs.computed(Train, 1.0)
+    assert pool.submit(job(), 0.0) > 0
+
+
 def test_an_unwanted_result_is_dropped(processes: MakePool) -> None:
     pool = processes(1)
     running, queued = pool.submit(job(50), 0.0), pool.submit(job(13), 1.0)
