@@ -1,11 +1,11 @@
-"""A model as the way to it from another one that both sides have: half the bytes, and an error that is known.
+"""A model as the way to it from another one that both sides have: fewer bytes, and an error that is known.
 
-The differences of the trainable parameters become float16, all of them first multiplied by one power of two that brings
-the largest to between 2^14 and 2^15: float16's whole range is used, and nothing overflows. BatchNorm's statistics and
-frozen parameters follow as they are, in float32: a variance that is rounded could become negative.
+The differences of the trainable parameters are rounded by a code, all of them first multiplied by one power of two that
+brings the largest to between 2^14 and 2^15: a code's whole range is used, and nothing overflows. BatchNorm's statistics
+and frozen parameters follow as they are, in float32: a variance that is rounded could become negative.
 
-A parameter that differs by d then arrives with an error of at most 2^-11 |d|, plus 2^-39 of the largest difference,
-plus the rounding of float32 itself.
+A parameter that differs by d then arrives with the error of the code, which is part of |d| and of the largest
+difference, plus the rounding of float32 itself.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedasmu.rounding import TOP, Code, part
 from fedasmu.vector import Layout
 
-TOP = 15  # the largest difference is brought below 2 to this, half of what float16 reaches
 EXPONENTS = range(TOP - 128, 127)  # that `to` gives: 2^exponent and its inverse are both ordinary float32 numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Displacement:
     exponent: int  # the differences are multiplied by two to this
-    halves: Tensor  # float16: of the trainable parameters
+    differences: Tensor  # of the trainable parameters, as the code has them
     rest: Tensor  # float32: the vector's tail as it is
 
 
@@ -35,12 +35,13 @@ class Reference:
 
     vector: Tensor
     layout: Layout
+    code: Code  # that displacements from it are told in
     label: str = ""  # by which the other side knows it
 
     @property
     def part(self) -> float:
         """What a displacement takes, as a part of a whole model's bytes."""
-        return halved(self.layout)
+        return part(self.code, self.layout)
 
     def to(self, vector: Tensor) -> Displacement | None:
         """The way to this vector. None: it is no such vector, or is not finite, and can only be sent as it is."""
@@ -52,14 +53,10 @@ class Reference:
         if not math.isfinite(largest):
             return None
         exponent = min(TOP - math.frexp(largest)[1], EXPONENTS[-1])
-        return Displacement(exponent, difference.mul_(2.0**exponent).half(), vector[trainable:])
+        return Displacement(exponent, self.code.encode(difference.mul_(2.0**exponent)), vector[trainable:])
 
     def plus(self, way: Displacement) -> Tensor:
-        """Where this way leads: what both sides hold from then on."""
-        moved = way.halves.float().mul_(2.0**-way.exponent).add_(self.vector[: self.layout.trainable])
+        """Where this way leads: what both sides hold from then on. ValueError: nobody has told this way."""
+        trainable = self.layout.trainable
+        moved = self.code.decode(way.differences, trainable).mul_(2.0**-way.exponent).add_(self.vector[:trainable])
         return torch.cat([moved, way.rest])
-
-
-def halved(layout: Layout) -> float:
-    """The part of a model's bytes that is left when two of a trainable parameter's four are saved."""
-    return 1.0 - layout.trainable / (2 * layout.size)

@@ -7,13 +7,14 @@ it from the delivery on, as the device does: where a task is lost, neither count
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import Field
 from torch import Tensor
 
-from fedasmu.displacement import Reference, halved
+from fedasmu.displacement import Reference
 from fedasmu.protocol import Model, Report
+from fedasmu.rounding import CODES, Code, Precision, part
 from fedasmu.section import Section
 from fedasmu.shelf import Shelf
 from fedasmu.vector import Layout
@@ -74,23 +75,23 @@ class Whole:
         pass
 
 
-class Halved:
-    """Displacements in float16. What devices hold is on a shelf, that of those who delivered last."""
+class Displaced:
+    """Displacements in a code. What devices hold is on a shelf, that of those who delivered last."""
 
-    def __init__(self, layout: Layout, shelf: Shelf, most: int) -> None:
-        self._layout, self._shelf, self._most = layout, shelf, most
-        self.part = halved(layout)
+    def __init__(self, layout: Layout, code: Code, shelf: Shelf, most: int) -> None:
+        self._layout, self._code, self._shelf, self._most = layout, code, shelf, most
+        self.part = part(code, layout)
         self._labels: dict[int, str] = {}  # of what each device has, the one that delivered last at the end
 
     def reference(self, model: Model) -> Reference | None:
-        return Reference(model.vector, self._layout, str(model.version))
+        return Reference(model.vector, self._layout, self._code, str(model.version))
 
     def label(self, device: int) -> str:
         return self._labels.get(device, "")
 
     def held(self, device: int) -> Reference | None:
         vector = self._shelf.get(_key(device)) if device in self._labels else None
-        return None if vector is None else Reference(vector, self._layout, self._labels[device])
+        return None if vector is None else Reference(vector, self._layout, self._code, self._labels[device])
 
     def keep(self, device: int, task: int, model: Model) -> None:
         self._labels.pop(device, None)
@@ -111,7 +112,7 @@ class Halved:
 
 
 class TransferSettings(Section):
-    precision: Literal["float32", "float16"] = Field(
+    precision: Precision = Field(
         "float32", description="of models on their way; float16: of their difference from what both sides have"
     )
     held: int = Field(
@@ -119,11 +120,13 @@ class TransferSettings(Section):
     )
 
     def between(self, layout: Layout, shelf: Shelf) -> Transfer:
-        return Halved(layout, shelf, self.held) if self.precision == "float16" else Whole()
+        code = CODES.get(self.precision)
+        return Whole() if code is None else Displaced(layout, code, shelf, self.held)
 
     def bytes(self, layout: Layout) -> int:
         """What a model weighs on its way, usually."""
-        return round((halved(layout) if self.precision == "float16" else 1.0) * layout.bytes)
+        code = CODES.get(self.precision)
+        return layout.bytes if code is None else round(part(code, layout) * layout.bytes)
 
 
 def sent(model: Model, reference: Reference | None) -> Sent:

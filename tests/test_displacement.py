@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedasmu.displacement import EXPONENTS, Displacement, Reference
+from fedasmu.rounding import Float16
 from fedasmu.vector import Layout
+
+FLOAT16 = Float16()
 
 
 def of(trainable: int, statistics: int = 0) -> Layout:
@@ -21,21 +24,21 @@ def of(trainable: int, statistics: int = 0) -> Layout:
 
 
 def told(reference: Tensor, vector: Tensor, trainable: int) -> Displacement:
-    way = Reference(reference, of(trainable, len(reference) - trainable)).to(vector)
+    way = Reference(reference, of(trainable, len(reference) - trainable), FLOAT16).to(vector)
     assert way is not None
     return way
 
 
 def arrived(reference: Tensor, vector: Tensor, trainable: int | None = None) -> Tensor:
     count = len(reference) if trainable is None else trainable
-    return Reference(reference, of(count, len(reference) - count)).plus(told(reference, vector, count))
+    return Reference(reference, of(count, len(reference) - count), FLOAT16).plus(told(reference, vector, count))
 
 
 def test_differences_are_scaled_by_a_power_of_two() -> None:
     way = told(torch.tensor([1.0, -2.0]), torch.tensor([1.5, -2.25]), 2)
     assert way.exponent == 15  # 0.5 becomes 2^14
-    assert way.halves.tolist() == [16384.0, -8192.0]
-    assert way.halves.dtype == torch.float16
+    assert way.differences.tolist() == [16384.0, -8192.0]
+    assert way.differences.dtype == torch.float16
     assert arrived(torch.tensor([1.0, -2.0]), torch.tensor([1.5, -2.25])).tolist() == [1.5, -2.25]
 
 
@@ -93,28 +96,28 @@ def test_what_was_rounded_once_is_told_again_to_the_bit() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_can_only_be_sent_whole(value: float) -> None:
-    reference = Reference(torch.zeros(2), of(2))
+    reference = Reference(torch.zeros(2), of(2), FLOAT16)
     assert reference.to(torch.tensor([1.0, value])) is None
 
 
 @pytest.mark.parametrize("vector", [torch.zeros(3), torch.zeros(2, dtype=torch.float64), torch.zeros(1, 2)])
 def test_what_is_no_such_model_can_only_be_sent_whole(vector: Tensor) -> None:
-    assert Reference(torch.zeros(2), of(2)).to(vector) is None
+    assert Reference(torch.zeros(2), of(2), FLOAT16).to(vector) is None
 
 
 def test_two_numbers_too_far_apart_for_float32_can_only_be_sent_whole() -> None:
-    assert Reference(torch.tensor([-3e38]), of(1)).to(torch.tensor([3e38])) is None
+    assert Reference(torch.tensor([-3e38]), of(1), FLOAT16).to(torch.tensor([3e38])) is None
 
 
 @pytest.mark.parametrize("largest", [1e-45, 1e-38, 1.0, 3e38])
 def test_every_exponent_is_within_its_range(largest: float) -> None:
     way = told(torch.zeros(1), torch.tensor([largest]), 1)
     assert way.exponent in EXPONENTS
-    assert bool(torch.isfinite(way.halves).all())
+    assert bool(torch.isfinite(way.differences).all())
     assert arrived(torch.zeros(1), torch.tensor([largest])).item() == pytest.approx(largest, rel=1e-3)
 
 
 def test_the_part_counts_two_bytes_for_a_parameter_and_four_for_a_statistic() -> None:
-    assert Reference(torch.zeros(6), of(6)).part == 0.5
+    assert Reference(torch.zeros(6), of(6), FLOAT16).part == 0.5
     layout = of(6, 2)
-    assert Reference(torch.zeros(8), layout).part * layout.bytes == 6 * 2 + 2 * 4
+    assert Reference(torch.zeros(8), layout, FLOAT16).part * layout.bytes == 6 * 2 + 2 * 4

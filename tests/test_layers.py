@@ -13,7 +13,7 @@ from helpers.repository import ROOT
 
 PACKAGE = ROOT / "fedasmu"
 FLOORS = {
-    "words": "errors seeding section measure protocol vector displacement schedule roster events codec note",
+    "words": "errors seeding section measure protocol vector rounding displacement schedule roster events codec note",
     "disk": "imports packaged disk lock checkpoint shelf record result",
     "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
     "server": "session idle inspection transfer server survey meter desk",

@@ -16,10 +16,11 @@ from fedasmu.algorithms import NAMES, Aggregate, Aggregator
 from fedasmu.conformance import Trial, learned, resumes
 from fedasmu.events import Verdict
 from fedasmu.protocol import Model, Report, Task, Upload
+from fedasmu.rounding import Float16
 from fedasmu.schedule import Periodic
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
-from fedasmu.transfer import Halved, Whole
+from fedasmu.transfer import Displaced, Whole
 from fedasmu.vector import Layout
 from helpers.blobs import Run, network, outputs
 
@@ -35,8 +36,8 @@ class Latest(Aggregator):
 
 
 def a_server(folder: Path, most: int = 10, devices: int = 3) -> Server:
-    halved, schedule = Halved(LAYOUT, Shelf(folder), most), Periodic(count=devices, limit=devices)
-    return Server(Model(0, torch.zeros(2)), schedule, Latest(), devices, 0, lambda uploads: 0.1, transfer=halved)
+    displaced, schedule = Displaced(LAYOUT, Float16(), Shelf(folder), most), Periodic(count=devices, limit=devices)
+    return Server(Model(0, torch.zeros(2)), schedule, Latest(), devices, 0, lambda uploads: 0.1, transfer=displaced)
 
 
 def numbers(*values: float) -> Tensor:
@@ -148,8 +149,8 @@ def test_a_restored_server_knows_what_devices_hold(tmp_path: Path) -> None:
     start(server, 1)
     shelf = Shelf(tmp_path)
     again = a_server(tmp_path)
-    again.transfer = Halved(LAYOUT, shelf, 10)
-    assert isinstance(server.transfer, Halved)
+    again.transfer = Displaced(LAYOUT, Float16(), shelf, 10)
+    assert isinstance(server.transfer, Displaced)
     shelf.restore(server.transfer._shelf.state())
     again.restore(server.state())
     assert [again.transfer.label(device) for device in (0, 1, 2)] == ["1.1", "0.0", ""]

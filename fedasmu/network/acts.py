@@ -125,7 +125,7 @@ class Acts:
 
     def _part(self, body: bytes) -> float:
         """Of a whole model's bytes, what the model in a report took."""
-        return self.desk.server.transfer.part if wire.is_halved(body) else 1.0
+        return self.desk.server.transfer.part if wire.is_displaced(body) else 1.0
 
     def _at(self, head: dict[str, Any]) -> float:
         self.now = float(head["time"])

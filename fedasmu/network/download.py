@@ -7,7 +7,7 @@ from typing import Any
 
 from fedasmu.network import wire
 from fedasmu.network.connection import Cut, Reply
-from fedasmu.network.halves import LABEL
+from fedasmu.network.displaced import LABEL
 
 PASSING = (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS)  # the rest will be there all the same
 

@@ -18,6 +18,7 @@ from fedasmu.errors import UserError
 from fedasmu.network.terms import Terms, layout_digest
 from fedasmu.network.wire import Shapes
 from fedasmu.protocol import Model, Workload
+from fedasmu.rounding import CODES
 from fedasmu.seeding import derive
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
@@ -56,12 +57,12 @@ class Equipment:
         self.trainer = Trainer(module, self.layout, federated, *work, *engines, terms.augment, terms.optimiser)
         self.learner: Learner = Measuring(method.learner()) if len(held) else method.learner()
         self.attachments: Shapes = method.attachments(self.layout)
-        self._halved = terms.precision == "float16"
+        self._code = CODES.get(terms.precision)
         self.work = Workload(len(kept), terms.batch, terms.epochs, len(held))
 
     def reference(self, model: Model, label: str) -> Reference | None:
         """A model that the server knows by this label, to tell others from; None: models travel whole."""
-        return Reference(model.vector, self.layout, label) if self._halved else None
+        return None if self._code is None else Reference(model.vector, self.layout, self._code, label)
 
     def _check(self, terms: Terms, inputs: Tensor, targets: Tensor) -> None:
         if tuple(inputs.shape[1:]) != terms.shape:

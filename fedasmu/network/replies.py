@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from fedasmu.network import failpoint
+from fedasmu.network.displaced import LABEL
 from fedasmu.network.door import Problem
-from fedasmu.network.halves import LABEL
 from fedasmu.network.ledger import Ledger
 from fedasmu.network.wire import Buffers
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedasmu.algorithms import Algorithm, settings
 from fedasmu.errors import UserError
 from fedasmu.optimiser import Optimiser
+from fedasmu.rounding import Precision
 from fedasmu.vector import Layout
 
 
@@ -42,7 +43,7 @@ class Terms(BaseModel):
     shift: list[float] | None = None
     on_devices: float = Field(0.0, ge=0, lt=1)  # share of its examples that a device holds out, to measure on
     held_seed: int = Field(0, ge=0, lt=1 << 64)  # of which ones these are
-    precision: Literal["float32", "float16"] = "float32"  # of models on their way
+    precision: Precision = "float32"
     text: Text | None = None
     layout: str  # digest of the names and shapes in a model
 

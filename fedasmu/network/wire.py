@@ -2,7 +2,7 @@
 
 A frame is b"FAS1", the length of its head, the head as JSON, then tensors as raw little-endian bytes and nothing more.
 A task's head lists its tensors. A report's does not: the server knows which tensors it wants, so that for every head
-there is exactly one valid length. A model may be a displacement from one that is known to both: `halves.py`.
+there is exactly one valid length. A model may be a displacement from one that is known to both: `displaced.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedasmu.displacement import Reference
-from fedasmu.network import WIRE, bounds, halves
+from fedasmu.network import WIRE, bounds, displaced
 from fedasmu.network.bounds import Malformed as Malformed
 from fedasmu.protocol import Evaluated, Model, Report, Task
 
@@ -81,7 +81,7 @@ def digest(vector: Tensor) -> str:
 
 def task_frame(task: Task, held: Reference | None = None) -> Buffers:
     """Server -> device, which holds a model or not. The task's comes first, then the tensors of the note."""
-    told, model = halves.exact(task.model.vector, held)
+    told, model = displaced.exact(task.model.vector, held)
     tensors = {name: value for name, value in task.note.items() if isinstance(value, Tensor)}
     fields = {
         "id": task.id,
@@ -101,7 +101,7 @@ def task_frame(task: Task, held: Reference | None = None) -> Buffers:
 def read_task(data: bytes | bytearray | memoryview, size: int, held: Reference | None = None) -> Task:
     """What a device makes of a task's frame, when a model has `size` elements, and it holds one."""
     fields, rest = head(data)
-    model = halves.Announced(fields, size, [held])
+    model = displaced.Announced(fields, size, [held])
     bounds.keys(fields, {"id", "device", "version", "sha256", "lr", "seed", "share", "note", "tensors"})
     shapes = _shapes(fields["tensors"], size)
     vector, others = _tensors(rest, model, shapes.values())
@@ -120,13 +120,13 @@ def read_task(data: bytes | bytearray | memoryview, size: int, held: Reference |
 
 
 def model_frame(model: Model, base: Reference | None = None) -> Buffers:
-    told, tensors = halves.exact(model.vector, base)
+    told, tensors = displaced.exact(model.vector, base)
     return frame({"version": model.version, "sha256": digest(model.vector), **told}, tensors)
 
 
 def read_model(data: bytes | bytearray | memoryview, size: int, base: Reference | None = None) -> Model:
     fields, rest = head(data)
-    model = halves.Announced(fields, size, [base])
+    model = displaced.Announced(fields, size, [base])
     bounds.keys(fields, {"version", "sha256"})
     vector, _ = _tensors(rest, model)
     if digest(vector) != fields["sha256"]:
@@ -136,7 +136,7 @@ def read_model(data: bytes | bytearray | memoryview, size: int, base: Reference 
 
 def body(vector: Tensor, reference: Reference | None = None) -> Buffers:
     """A model as it stands in a frame."""
-    return list(map(raw, halves.exact(vector, reference)[1]))
+    return list(map(raw, displaced.exact(vector, reference)[1]))
 
 
 def report_frame(report: Report, attachments: Shapes, last: Reference | None = None) -> bytes:
@@ -150,7 +150,7 @@ def report_frame(report: Report, attachments: Shapes, last: Reference | None = N
     fields: dict[str, Any] = {"loss": _told(loss), "note": plain if sound else {}}
     if (measured := report.measured) is not None:
         fields["measured"] = [_told(measured.loss), round(measured.score * measured.examples)]
-    told, model = halves.rounded(report.vector, last)
+    told, model = displaced.rounded(report.vector, last)
     return b"".join(frame(fields | told, [*model, *(report.note[name] for name in sorted(attachments))]))
 
 
@@ -160,14 +160,14 @@ def read_report(
     attachments: Shapes,
     examples: int,
     held: int = 0,
-    known: halves.Known = (),
+    known: displaced.Known = (),
 ) -> Report:
     """What the server makes of a report's frame: every length and every number in it is bounded.
 
     A device that holds out some examples must tell what it measured on them, and nobody else may.
     """
     fields, rest = head(data)
-    model = halves.Announced(fields, size, known)
+    model = displaced.Announced(fields, size, known)
     bounds.keys(fields, {"loss", "note"} | ({"measured"} if held else set()))
     note = bounds.note(fields["note"])
     if set(note) & set(attachments):
@@ -178,7 +178,7 @@ def read_report(
     return Report(vector, examples, _loss(fields["loss"]), note | dict(zip(names, others, strict=True)), measured)
 
 
-def is_halved(data: bytes | bytearray | memoryview) -> bool:
+def is_displaced(data: bytes | bytearray | memoryview) -> bool:
     """Whether the model in this frame is a displacement."""
     return "exponent" in head(data)[0]
 
@@ -196,7 +196,7 @@ def raw(tensor: Tensor) -> memoryview:
 
 
 def _tensors(
-    rest: memoryview, model: halves.Announced, others: Iterable[tuple[torch.dtype, tuple[int, ...]]] = ()
+    rest: memoryview, model: displaced.Announced, others: Iterable[tuple[torch.dtype, tuple[int, ...]]] = ()
 ) -> tuple[Tensor, list[Tensor]]:
     """The model, and the tensors that follow it."""
     wanted, first = [*model.shapes, *others], len(model.shapes)

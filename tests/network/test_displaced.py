@@ -19,11 +19,13 @@ from fedasmu.network.client import Client
 from fedasmu.network.rehearsal import differing
 from fedasmu.network.replay import replay
 from fedasmu.protocol import Model, Report, Task
+from fedasmu.rounding import Float16
 from fedasmu.transfer import label
 from fedasmu.vector import Layout
 from helpers.cutting import cutting
 from helpers.federation import Federation, enrolled, scripted
 
+FLOAT16 = Float16()
 HALF: dict[str, Any] = {"transfer": {"precision": "float16"}}
 
 
@@ -38,7 +40,7 @@ class Normal(nn.Module):
 
 LAYOUT = Layout.of(Normal())
 SIZE = LAYOUT.size
-HELD = Reference(torch.linspace(-1, 1, SIZE), LAYOUT, "3.7")
+HELD = Reference(torch.linspace(-1, 1, SIZE), LAYOUT, FLOAT16, "3.7")
 ROUNDED = HELD.vector + torch.tensor([0.5, -0.25, 0.0, 1.0, 1 / 3, 1 / 3, 1 / 3])  # exact as a displacement
 
 
@@ -52,8 +54,8 @@ def test_a_task_comes_out_as_it_went_in() -> None:
     task = Task(5, 3, Model(8, ROUNDED), 0.1, 9, {"mask": mask}, 1.0)
     whole, half = (b"".join(wire.task_frame(task, held)) for held in (None, HELD))
     assert len(whole) - len(half) > 4 * 2 - 40  # two bytes for each of four weights, less what the head says of it
-    assert wire.is_halved(half)
-    assert not wire.is_halved(whole)
+    assert wire.is_displaced(half)
+    assert not wire.is_displaced(whole)
     for frame in (whole, half):
         found = wire.read_task(frame, SIZE, HELD)
         assert torch.equal(found.model.vector, ROUNDED)
@@ -62,9 +64,9 @@ def test_a_task_comes_out_as_it_went_in() -> None:
 
 def test_a_model_that_would_arrive_as_another_goes_whole() -> None:
     vector = HELD.vector + 1 / 3
-    assert not wire.is_halved(b"".join(wire.model_frame(Model(8, vector), HELD)))
+    assert not wire.is_displaced(b"".join(wire.model_frame(Model(8, vector), HELD)))
     half = b"".join(wire.model_frame(Model(8, ROUNDED), HELD))
-    assert wire.is_halved(half)
+    assert wire.is_displaced(half)
     assert torch.equal(wire.read_model(half, SIZE, HELD).vector, ROUNDED)
 
 
@@ -86,9 +88,9 @@ LAYOUT_PART = HELD.part
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
 def test_a_report_that_cannot_be_rounded_goes_whole(value: float) -> None:
-    vector, far = torch.full((SIZE,), value), Reference(torch.full((SIZE,), -3e38), LAYOUT, "1")
+    vector, far = torch.full((SIZE,), value), Reference(torch.full((SIZE,), -3e38), LAYOUT, FLOAT16, "1")
     frame = wire.report_frame(Report(vector, 5), {}, far)
-    assert not wire.is_halved(frame)
+    assert not wire.is_displaced(frame)
     assert wire.raw(wire.read_report(frame, SIZE, {}, 5, known=[far]).vector) == wire.raw(vector)
     assert len(frame) in wire.report_lengths(SIZE, {}, far.part)
 
@@ -117,7 +119,9 @@ def test_a_lie_about_a_displacement_is_malformed(lie: dict[str, Any]) -> None:
         wire.read_report(raw(fields | lie, bytes(rest)), SIZE, {}, 5, known=[HELD])
 
 
-@pytest.mark.parametrize("known", [[], [None], [Reference(HELD.vector, LAYOUT, "4.7")]], ids=["none", "off", "other"])
+@pytest.mark.parametrize(
+    "known", [[], [None], [Reference(HELD.vector, LAYOUT, FLOAT16, "4.7")]], ids=["none", "off", "other"]
+)
 def test_a_displacement_from_nowhere_is_malformed(known: list[Reference | None]) -> None:
     with pytest.raises(wire.Malformed, match="not known here"):
         wire.read_report(GOOD, SIZE, {}, 5, known=known)
@@ -157,16 +161,16 @@ def polled(client: Client, size: int, held: Reference | None = None) -> tuple[Ta
     target = "/v1/task?wait=20" + ("" if held is None else f"&holds={held.label}")
     reply = client.request("GET", target, wait=20.0)
     assert reply.status == 200
-    return wire.read_task(reply.body, size, held), wire.is_halved(reply.body)
+    return wire.read_task(reply.body, size, held), wire.is_displaced(reply.body)
 
 
 def by_hand(client: Client, task: Task, layout: Layout, step: float) -> Reference:
     """Deliver a task. What the device holds from then on."""
-    base = Reference(task.model.vector, layout, str(task.model.version))
+    base = Reference(task.model.vector, layout, FLOAT16, str(task.model.version))
     body = wire.report_frame(Report(task.model.vector + step, 1, 0.5), {}, base)
-    assert wire.is_halved(body)
+    assert wire.is_displaced(body)
     assert client.request("PUT", f"/v1/tasks/{task.id}/result", body).table["verdict"] == "accepted"
-    return Reference(task.model.vector, layout, label(task.id, task.model))
+    return Reference(task.model.vector, layout, FLOAT16, label(task.id, task.model))
 
 
 def test_a_device_that_says_what_it_holds_is_sent_the_difference(tmp_path: Path) -> None:
@@ -186,7 +190,7 @@ def test_a_device_that_says_what_it_holds_is_sent_the_difference(tmp_path: Path)
     assert not halved, "one that does not say so gets the same model whole"
     assert torch.equal(again.model.vector, second.model.vector)
     assert again.id == second.id
-    assert not polled(client, layout.size, Reference(held.vector, layout, "77.1"))[1]
+    assert not polled(client, layout.size, Reference(held.vector, layout, FLOAT16, "77.1"))[1]
 
     by_hand(client, second, layout, step=1 / 3)
     third, halved = polled(client, layout.size)  # a device that was started anew
@@ -243,7 +247,9 @@ def test_a_device_that_holds_another_model_than_the_server_thinks_asks_for_the_w
         device.step()
     held = device._held
     assert held is not None
-    device._held = Reference(held.vector + 1, held.layout, held.label)  # as if the server's disk had been set back
+    device._held = Reference(
+        held.vector + 1, held.layout, held.code, held.label
+    )  # as if the server's disk had been set back
     before = device.tasks
     while device.tasks == before:
         device.step()

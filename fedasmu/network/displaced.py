@@ -1,7 +1,7 @@
 """Models in frames: whole, or as displacements from a model that the other side is known to have.
 
 The head of a frame with a displacement has two more keys, `from`, the label of what it starts from, and `exponent`; in
-the model's place are its differences in float16 and its tail in float32.
+the model's place are its differences in the run's code and its tail in float32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rounded(vector: Tensor, reference: Reference | None) -> tuple[dict[str, Any]
     way = None if reference is None else reference.to(vector)
     if reference is None or way is None:
         return {}, [vector]
-    return {"from": reference.label, "exponent": way.exponent}, [way.halves, way.rest]
+    return {"from": reference.label, "exponent": way.exponent}, [way.differences, way.rest]
 
 
 def exact(vector: Tensor, reference: Reference | None) -> tuple[dict[str, Any], list[Tensor]]:
@@ -60,10 +60,13 @@ class Announced:
         """Of its tensors, which come first in the frame."""
         if self.reference is None:
             return [(torch.float32, (self._size,))]
-        trainable = self.reference.layout.trainable
-        return [(torch.float16, (trainable,)), (torch.float32, (self._size - trainable,))]
+        code, trainable = self.reference.code, self.reference.layout.trainable
+        return [(code.dtype, (code.length(trainable),)), (torch.float32, (self._size - trainable,))]
 
     def vector(self, tensors: Sequence[Tensor]) -> Tensor:
         if self.reference is None:
             return tensors[0]
-        return self.reference.plus(Displacement(self._exponent, *tensors))
+        try:
+            return self.reference.plus(Displacement(self._exponent, *tensors))
+        except ValueError as error:
+            raise Malformed(str(error)) from None
