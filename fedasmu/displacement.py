@@ -4,8 +4,8 @@ The differences of the trainable parameters are rounded by a code, all of them f
 brings the largest to between 2^14 and 2^15: a code's whole range is used, and nothing overflows. BatchNorm's statistics
 and frozen parameters follow as they are, in float32: a variance that is rounded could become negative.
 
-A parameter that differs by d then arrives with the error of the code, which is part of |d| and of the largest
-difference, plus the rounding of float32 itself.
+A parameter that differs by d then arrives with the error of the code, a small part of |d| and a smaller one of the
+largest difference, plus the rounding of float32 itself, or 2^-128 where that is more.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ class Reference:
 
     def plus(self, way: Displacement) -> Tensor:
         """Where this way leads: what both sides hold from then on. ValueError: nobody has told this way."""
-        trainable = self.layout.trainable
-        moved = self.code.decode(way.differences, trainable).mul_(2.0**-way.exponent).add_(self.vector[:trainable])
+        base = self.vector[: self.layout.trainable]  # of no elements, where only times are simulated
+        moved = self.code.decode(way.differences, len(base)).mul_(2.0**-way.exponent).add_(base)
         return torch.cat([moved, way.rest])

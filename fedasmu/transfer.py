@@ -113,10 +113,12 @@ class Displaced:
 
 class TransferSettings(Section):
     precision: Precision = Field(
-        "float32", description="of models on their way; float16: of their difference from what both sides have"
+        "float32", description="of models on their way; below float32: of their difference from what both sides have"
     )
     held: int = Field(
-        1000, ge=0, description="devices whose last model the server keeps on its disk for float16; others get it whole"
+        1000,
+        ge=0,
+        description="devices whose last model the server keeps for differences, on its disk; others get it whole",
     )
 
     def between(self, layout: Layout, shelf: Shelf) -> Transfer:

@@ -16,7 +16,7 @@ from fedasmu.algorithms import NAMES, Aggregate, Aggregator
 from fedasmu.conformance import Trial, learned, resumes
 from fedasmu.events import Verdict
 from fedasmu.protocol import Model, Report, Task, Upload
-from fedasmu.rounding import Float16
+from fedasmu.rounding import CODES, Float16
 from fedasmu.schedule import Periodic
 from fedasmu.server import Server
 from fedasmu.shelf import Shelf
@@ -171,53 +171,69 @@ def test_a_checkpoint_from_before_there_was_a_choice_is_read() -> None:
     assert isinstance(again.transfer, Whole)
 
 
-HALF: dict[str, Any] = {"transfer.precision": "float16"}
-
-
 class Halving(Trial):
+    precision = "float16"
+
     def experiment(self, model: Callable[[], nn.Module], data: FederatedData, **changes: Any) -> Experiment:
-        return super().experiment(model, data, **HALF, **changes)
+        return super().experiment(model, data, **{"transfer.precision": self.precision}, **changes)
 
 
+class Packing(Halving):
+    precision = "float14"
+
+
+KINDS = pytest.mark.parametrize("kind", [Halving, Packing])
+
+
+@KINDS
 @pytest.mark.parametrize("name", NAMES)
-def test_every_method_takes_what_arrives(name: str, tmp_path: Path) -> None:
-    result = Halving({"name": name}, tmp_path).run(stop__uploads=24, fleet__dropout=0.1)
+def test_every_method_takes_what_arrives(name: str, kind: type[Halving], tmp_path: Path) -> None:
+    result = kind({"name": name}, tmp_path).run(stop__uploads=24, fleet__dropout=0.1)
     assert (result.summary["uploads"], result.summary["refused"]) == (24, 0)
     assert all(bool(torch.isfinite(one).all()) for one in result.state_dict.values())
 
 
 # The check's runs have lost devices, statistics of BatchNorm, and a kill in the middle.
+@KINDS
 @pytest.mark.parametrize("name", ["fedasmu", "fedasmu-r", "fedavg", "fedbuff", "asyncdrop", "moon"])
-def test_the_bytes_are_the_same_after_a_kill(name: str, tmp_path: Path) -> None:
-    resumes(Halving({"name": name}, tmp_path))
+def test_the_bytes_are_the_same_after_a_kill(name: str, kind: type[Halving], tmp_path: Path) -> None:
+    resumes(kind({"name": name}, tmp_path))
 
 
+@KINDS
 @pytest.mark.parametrize("name", ["fedasmu", "fedavg", "fedbuff", "asyncdrop"])
-def test_methods_still_learn(name: str, tmp_path: Path) -> None:
-    learned(Halving({"name": name}, tmp_path).run())
+def test_methods_still_learn(name: str, kind: type[Halving], tmp_path: Path) -> None:
+    learned(kind({"name": name}, tmp_path).run())
 
 
 SLOW = {"down_mbps": 0.001, "up_mbps": 0.001, "seconds_per_sample": 1e-6}  # the links are all that takes time
 
 
-def test_half_the_bytes_take_half_the_time(run: Run) -> None:
+def displaced(precision: str) -> int:
+    """Bytes of a displacement: each parameter has two, or four have seven; each statistic has four."""
+    layout = Layout.of(network())
+    statistics = 4 * (layout.size - layout.trainable)
+    return statistics + (2 * layout.trainable if precision == "float16" else 7 * math.ceil(layout.trainable / 4))
+
+
+@pytest.mark.parametrize(("precision", "part"), [("float16", 0.8), ("float14", 0.75)])
+def test_fewer_bytes_take_less_time(precision: str, part: float, run: Run) -> None:
     """Ten devices, of which each is sent one whole model, and displacements from then on."""
     whole = run(model=network, fleet=SLOW, local={"batch": 15}).summary
-    half = run(model=network, fleet=SLOW, local={"batch": 15}, transfer={"precision": "float16"})
-    summary, layout = half.summary, Layout.of(network())
-    part = 1 - layout.trainable / (2 * layout.size)
-    assert summary["bytes_up"] % round(part * layout.bytes) == 0
-    assert summary["bytes_up"] >= summary["uploads"] * round(part * layout.bytes)
-    assert (summary["bytes_down"] - 10 * layout.bytes) % round(part * layout.bytes) == 0
-    assert summary["virtual_seconds"] < 0.8 * whole["virtual_seconds"]
+    summary = run(model=network, fleet=SLOW, local={"batch": 15}, transfer={"precision": precision}).summary
+    size = displaced(precision)
+    assert summary["bytes_up"] % size == 0
+    assert summary["bytes_up"] >= summary["uploads"] * size
+    assert (summary["bytes_down"] - 10 * Layout.of(network()).bytes) % size == 0
+    assert summary["virtual_seconds"] < part * whole["virtual_seconds"]
 
 
-def test_the_order_of_events_alone_can_be_simulated(run: Run) -> None:
-    timed = run(model=network, timing_only=True, transfer={"precision": "float16"}).summary
-    trained = run(model=network, local={"batch": 15}, transfer={"precision": "float16"}).summary
+@pytest.mark.parametrize("precision", CODES)
+def test_the_order_of_events_alone_can_be_simulated(precision: str, run: Run) -> None:
+    timed = run(model=network, timing_only=True, transfer={"precision": precision}).summary
+    trained = run(model=network, local={"batch": 15}, transfer={"precision": precision}).summary
     assert timed["uploads"] == trained["uploads"] == 60
-    layout = Layout.of(network())
-    assert timed["bytes_up"] % round((1 - layout.trainable / (2 * layout.size)) * layout.bytes) == 0
+    assert timed["bytes_up"] % displaced(precision) == 0
 
 
 def test_what_is_off_changes_nothing(run: Run) -> None:

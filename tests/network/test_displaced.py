@@ -1,31 +1,35 @@
-"""Displacements over the wire: the simulation's bits in half of the bytes, and nothing is believed."""
+"""Displacements over the wire: the simulation's bits in fewer bytes, and nothing is believed."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from fedasmu import Result
-from fedasmu.displacement import Reference
+from fedasmu.displacement import EXPONENTS, Reference
 from fedasmu.network import client as clients
 from fedasmu.network import wire
 from fedasmu.network.client import Client
 from fedasmu.network.rehearsal import differing
 from fedasmu.network.replay import replay
 from fedasmu.protocol import Model, Report, Task
-from fedasmu.rounding import Float16
+from fedasmu.rounding import CODES, Code, Float14, Float16
 from fedasmu.transfer import label
 from fedasmu.vector import Layout
 from helpers.cutting import cutting
 from helpers.federation import Federation, enrolled, scripted
 
-FLOAT16 = Float16()
+FLOAT16, FLOAT14 = Float16(), Float14()
+CODED = pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 HALF: dict[str, Any] = {"transfer": {"precision": "float16"}}
 
 
@@ -49,41 +53,47 @@ def raw(fields: dict[str, Any], rest: bytes) -> bytes:
     return wire.PREFIX.pack(wire.MAGIC, len(head)) + head + rest
 
 
-def test_a_task_comes_out_as_it_went_in() -> None:
+def like(code: Code) -> Reference:
+    """The same model held, in a run with this code."""
+    return replace(HELD, code=code)
+
+
+@CODED
+def test_a_task_comes_out_as_it_went_in(code: Code) -> None:
     mask = torch.tensor([True, False])
-    task = Task(5, 3, Model(8, ROUNDED), 0.1, 9, {"mask": mask}, 1.0)
-    whole, half = (b"".join(wire.task_frame(task, held)) for held in (None, HELD))
-    assert len(whole) - len(half) > 4 * 2 - 40  # two bytes for each of four weights, less what the head says of it
+    task, held = Task(5, 3, Model(8, ROUNDED), 0.1, 9, {"mask": mask}, 1.0), like(code)
+    whole, half = (b"".join(wire.task_frame(task, one)) for one in (None, held))
+    saved = 4 * 4 - code.dtype.itemsize * code.length(4)
+    assert len(wire.head(whole)[1]) - len(wire.head(half)[1]) == saved == (8 if code is CODES["float16"] else 9)
     assert wire.is_displaced(half)
     assert not wire.is_displaced(whole)
     for frame in (whole, half):
-        found = wire.read_task(frame, SIZE, HELD)
+        found = wire.read_task(frame, SIZE, held)
         assert torch.equal(found.model.vector, ROUNDED)
         assert torch.equal(found.note["mask"], mask)
 
 
-def test_a_model_that_would_arrive_as_another_goes_whole() -> None:
-    vector = HELD.vector + 1 / 3
-    assert not wire.is_displaced(b"".join(wire.model_frame(Model(8, vector), HELD)))
-    half = b"".join(wire.model_frame(Model(8, ROUNDED), HELD))
+@CODED
+def test_a_model_that_would_arrive_as_another_goes_whole(code: Code) -> None:
+    vector, held = HELD.vector + 1 / 3, like(code)
+    assert not wire.is_displaced(b"".join(wire.model_frame(Model(8, vector), held)))
+    half = b"".join(wire.model_frame(Model(8, ROUNDED), held))
     assert wire.is_displaced(half)
-    assert torch.equal(wire.read_model(half, SIZE, HELD).vector, ROUNDED)
+    assert torch.equal(wire.read_model(half, SIZE, held).vector, ROUNDED)
 
 
-def test_a_report_is_rounded_and_its_statistics_are_not() -> None:
-    vector = HELD.vector + 1 / 3
-    frame = wire.report_frame(Report(vector, 5, 0.5, {"beta": 0.25}), {}, HELD)
-    found = wire.read_report(frame, SIZE, {}, 5, known=[None, HELD])
-    way = HELD.to(vector)
+@CODED
+def test_a_report_is_rounded_and_its_statistics_are_not(code: Code) -> None:
+    vector, held = HELD.vector + 1 / 3, like(code)
+    frame = wire.report_frame(Report(vector, 5, 0.5, {"beta": 0.25}), {}, held)
+    found = wire.read_report(frame, SIZE, {}, 5, known=[None, held])
+    way = held.to(vector)
     assert way is not None
-    assert torch.equal(found.vector, HELD.plus(way))
+    assert torch.equal(found.vector, held.plus(way))
     assert not torch.equal(found.vector[:4], vector[:4])
     assert torch.equal(found.vector[4:], vector[4:])
     assert found.note == {"beta": 0.25}
-    assert len(frame) in wire.report_lengths(SIZE, {}, LAYOUT_PART)
-
-
-LAYOUT_PART = HELD.part
+    assert len(frame) in wire.report_lengths(SIZE, {}, held.part)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
@@ -127,15 +137,47 @@ def test_a_displacement_from_nowhere_is_malformed(known: list[Reference | None])
         wire.read_report(GOOD, SIZE, {}, 5, known=known)
 
 
-@pytest.mark.parametrize("change", [-1, 1, 8])
-def test_a_displacement_has_one_length(change: int) -> None:
-    data = GOOD[:change] if change < 0 else GOOD + bytes(change)
+@CODED
+@pytest.mark.parametrize("change", [-1, 1, 7, 8])
+def test_a_displacement_has_one_length(change: int, code: Code) -> None:
+    held = like(code)
+    good = wire.report_frame(Report(HELD.vector, 5, 0.5), {}, held)
+    data = good[:change] if change < 0 else good + bytes(change)
     with pytest.raises(wire.Malformed, match="length"):
-        wire.read_report(data, SIZE, {}, 5, known=[HELD])
-    fields, rest = wire.head(GOOD)
+        wire.read_report(data, SIZE, {}, 5, known=[held])
+    fields, rest = wire.head(good)
     plain = {key: value for key, value in fields.items() if key not in ("from", "exponent")}
     with pytest.raises(wire.Malformed, match="length"):
-        wire.read_report(raw(plain, bytes(rest)), SIZE, {}, 5, known=[HELD])
+        wire.read_report(raw(plain, bytes(rest)), SIZE, {}, 5, known=[held])
+
+
+@pytest.mark.parametrize(("sent", "run"), [(FLOAT16, FLOAT14), (FLOAT14, FLOAT16)])
+def test_a_displacement_in_another_code_than_the_runs_is_malformed(sent: Code, run: Code) -> None:
+    frame = wire.report_frame(Report(HELD.vector, 5, 0.5), {}, like(sent))
+    with pytest.raises(wire.Malformed, match="length"):
+        wire.read_report(frame, SIZE, {}, 5, known=[like(run)])
+
+
+def test_bits_of_no_weight_are_malformed() -> None:
+    """Six weights are twice seven bytes, of which the last 28 bits stand for nothing."""
+    layout = Layout.of(nn.Linear(6, 1, bias=False))
+    held = Reference(torch.zeros(6), layout, FLOAT14, "1")
+    good = wire.report_frame(Report(torch.ones(6), 5), {}, held)
+    assert wire.read_report(good, 6, {}, 5, known=[held]).vector.tolist() == [1.0] * 6
+    for place, bits in ((-1, 0x01), (-1, 0x80), (-2, 0x01), (-3, 0xFF), (-4, 0x10)):
+        bad = bytearray(good)
+        bad[place] |= bits
+        with pytest.raises(wire.Malformed, match="not zero"):
+            wire.read_report(bad, 6, {}, 5, known=[held])
+
+
+@given(st.binary(min_size=7, max_size=7), st.integers(EXPONENTS[0], EXPONENTS[-1]))
+def test_any_seven_bytes_lead_somewhere_that_is_no_nan(data: bytes, exponent: int) -> None:
+    """Nothing that four words of float14 can say is not a number; whether it is too far is for the server to say."""
+    held = like(FLOAT14)
+    fields, rest = wire.head(wire.report_frame(Report(HELD.vector, 5), {}, held))
+    frame = raw(fields | {"exponent": exponent}, data + bytes(rest[7:]))
+    assert not wire.read_report(frame, SIZE, {}, 5, known=[held]).vector.isnan().any()
 
 
 def test_halves_that_are_not_finite_are_left_to_the_server_to_refuse() -> None:
@@ -145,9 +187,10 @@ def test_halves_that_are_not_finite_are_left_to_the_server_to_refuse() -> None:
     assert bool(torch.isinf(found.vector[:4]).all())
 
 
+@pytest.mark.parametrize("precision", CODES)
 @pytest.mark.parametrize("name", ["fedasmu", "fedavg", "fedbuff", "asyncdrop", "fedasmu-r", "moon"])
-def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: str) -> None:
-    federation = scripted(tmp_path, name, network={"keep": "all"}, **HALF)
+def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: str, precision: str) -> None:
+    federation = scripted(tmp_path, name, network={"keep": "all"}, transfer={"precision": precision})
     federation.run()
     assert federation.serving.script.differing == []
     assert differing(tmp_path / "simulated", federation.path) == []

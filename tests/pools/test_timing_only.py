@@ -104,7 +104,7 @@ def test_a_method_that_looks_inside_has_a_whole_model_to_look_into(tmp_path: Pat
         assert set(sizes) == {expected}
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "float16", "float14"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_does_with_a_model_of_no_elements(name: str, precision: str, run: Run) -> None:
     guard, transfer = {"clip": 3.0, "refuse": 10.0}, {"precision": precision}
