@@ -1,4 +1,4 @@
-"""What the guard stops: four kinds of lies, three shares of liars, guard off and on, and the table of it in the docs.
+"""What the guard stops: four kinds of lies, three shares of liars, guard off and on, and a method's table in the docs.
 
     python benchmarks/guard.py --out runs/guard [--seeds 3] [--method fedasmu] [--table]
 
@@ -19,7 +19,6 @@ from pathlib import Path
 from fedasmu import Result
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "guard.md"
-PLACE = re.compile(r"(<!-- benchmarks/guard.py writes this -->\n).*?(\n<!-- to here -->)", re.DOTALL)
 KINDS = {
     "sign-flip": "turned round",
     "scale": "10 times as far",
@@ -69,6 +68,15 @@ def table(out: Path, method: str) -> str:
     return "\n".join([f"`{method}`, {seeds} seeds; nobody lies: {cell(*honest)}.", "", *lines])
 
 
+def filled(page: str, method: str, found: str) -> str:
+    """The page with this table in the method's place."""
+    place = rf"(<!-- benchmarks/guard.py --method {re.escape(method)} writes this -->\n).*?(\n<!-- to here -->)"
+    page, count = re.subn(place, lambda match: match[1] + found + match[2], page, flags=re.DOTALL)
+    if count != 1:
+        raise SystemExit(f"{PAGE}: there must be one place for the table of {method}, not {count}")
+    return page
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/guard"))
@@ -79,10 +87,7 @@ def main() -> None:
     if not options.table:
         run(options.out, options.method, options.seeds)
     found = table(options.out, options.method)
-    page, count = PLACE.subn(lambda match: match[1] + found + match[2], PAGE.read_text())
-    if count != 1:
-        raise SystemExit(f"{PAGE}: the place for the table is not there")
-    PAGE.write_text(page)
+    PAGE.write_text(filled(PAGE.read_text(), options.method, found))
     print(found)
 
 
