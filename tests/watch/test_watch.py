@@ -241,6 +241,28 @@ def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
         assert browser.complaints == []
 
 
+SHOWN = "[...document.querySelectorAll('#{} + .legend:not([hidden]) li:not([hidden])')].map(one => one.innerText)"
+
+
+@pytest.mark.parametrize(
+    ("own", "named"), [("", []), ("0.4,0.2", ["accuracy", "mean of the devices", "their worst tenth"])]
+)
+def test_lines_have_names_where_there_are_several(own: str, named: list[str], browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('seed = 0\n[algorithm]\nname = "fedasync"\n')
+    (tmp_path / "events.jsonl").write_text("")
+    rows = [f"{time}.0,{time},0.5,1.0,2.0,{own or ','}\n" for time in range(1, 4)]
+    (tmp_path / "metrics.csv").write_text(
+        "time,uploads,accuracy,loss,train_loss,device_accuracy,worst_tenth\n" + "".join(rows)
+    )
+    with watching(tmp_path, "--port", "0") as url:
+        browser.visit(url)
+        browser.wait(f"{SHOWN.format('loss')}.join() === 'test,training'", 60)
+        assert browser.run(SHOWN.format("score")) == named
+        browser.run("document.getElementById('clock').disabled = false, document.getElementById('clock').click()")
+        browser.wait("document.querySelectorAll('#score ~ .legend').length === 1", 60)
+        assert browser.complaints == []
+
+
 SERVICE = {
     "at": 1.7e9,
     "time": 60.0,

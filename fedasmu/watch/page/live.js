@@ -14,8 +14,23 @@ class LiveChart {
       series: [{}, ...series], scales: { x: { time: false } }, axes: [axis(labels[0], 28), axis(labels[1], 52)],
       plugins: [hover(labels, entries)],
     }, [[0], ...names.map(() => [null])]);
+    this.legend = legend(names.map((name, at) => [name, `m${at}`])); // a finger cannot hover
+    place.after(this.legend);
   }
-  set(...columns) { this.u.setData(columns[0].length ? columns : columns.map(() => [0])); }
+  set(...columns) {
+    this.u.setData(columns[0].length ? columns : columns.map(() => [0]));
+    [...this.legend.children].forEach((name, at) => { name.hidden = !columns[at + 1].some(value => value != null); });
+    this.legend.hidden = this.legend.querySelectorAll("li:not([hidden])").length < 2; // one line has its name on the axis
+  }
+  destroy() { this.u.destroy(); this.legend.remove(); }
+}
+
+function legend(names) { // of pairs: a name and its colour
+  return element("ul", { className: "legend" }, ...names.map(([name, colour]) => {
+    const mark = element("i");
+    mark.style.setProperty("--phase", `var(--${colour})`);
+    return element("li", {}, mark, name);
+  }));
 }
 
 const LANES = 24, LANE = 13;

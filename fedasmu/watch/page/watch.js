@@ -16,7 +16,7 @@ function panel(parent, key, title, labels, names, options) {
 }
 
 function buildCurves() {
-  for (const key of ["score", "loss"]) charts[key]?.u.destroy();
+  for (const key of ["score", "loss"]) charts[key]?.destroy();
   metric = fold.metric ?? "score";
   const time = real ? "real time (min)" : "time (s)";
   charts.score = new LiveChart($("score"), [time, metric], [metric, "mean of the devices", "their worst tenth"]);
