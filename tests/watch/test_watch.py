@@ -238,6 +238,9 @@ def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
         page = browser.run("document.querySelector('main').innerText.toLowerCase()")
         assert "rmse" in text.lower()
         assert "accuracy" not in page.replace("own accuracy", ""), "nothing is called by another metric's name"
+        lines = browser.run("[1, 2].map(at => studyChart.series[at].stroke())")
+        assert lines == browser.run("['m0', 'm1'].map(name => colours.get(name))"), "whatever else has been drawn"
+        assert browser.run("charts.weights.u.data") == [[0], [None]], "no point where nothing is known"
         assert browser.complaints == []
 
 

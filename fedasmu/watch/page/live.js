@@ -1,10 +1,11 @@
 "use strict";
 // Charts that are given new data again and again, and the lanes of what is in flight.
 
+colours.looks = [...Array(24).keys()]; // for every chart alike: lines ask for their colours when they are drawn
+
 class LiveChart {
   constructor(place, labels, names, { steps = false, dots = false } = {}) {
     const stroke = at => () => colours.get(`m${at}`);
-    colours.looks = names.map((_, at) => at);
     const series = names.map((_, at) => ({
       stroke: stroke(at), width: dots ? 0 : 2, paths: dots ? () => null : steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
       fill: steps ? () => colours.faint(`m${at}`, 0.15) : undefined, points: { show: dots, size: 3, fill: stroke(at) }, spanGaps: true,
@@ -18,7 +19,7 @@ class LiveChart {
     place.after(this.legend);
   }
   set(...columns) {
-    this.u.setData(columns[0].length ? columns : columns.map(() => [0]));
+    this.u.setData(columns[0].length ? columns : columns.map((_, at) => [at ? null : 0]));
     [...this.legend.children].forEach((name, at) => { name.hidden = !columns[at + 1].some(value => value != null); });
     this.legend.hidden = this.legend.querySelectorAll("li:not([hidden])").length < 2; // one line has its name on the axis
   }

@@ -151,7 +151,6 @@ function showStudy() {
   $("study").hidden = standings.length < 2;
   if (standings.length < 2) return;
   const methods = [...new Set(standings.map(run => run.method))];
-  colours.looks = methods.map((_, at) => at);
   const rows = standings.map(run => {
     const { latest } = curves.get(run.label) ?? {}, open = element("button", { type: "button" }, run.label);
     open.addEventListener("click", () => { look(run.label); $("one").scrollIntoView(); });
@@ -177,7 +176,7 @@ function showStudyCurves(methods) {
   });
   studyChart?.destroy();
   if (!known.length) return;
-  const entries = known.map((run, at) => ({ series: at + 1, method: methods.indexOf(run.method), name: run.label }));
+  const entries = known.map((run, at) => ({ series: at + 1, method: methods.indexOf(run.method) % colours.looks.length, name: run.label }));
   const series = entries.map(({ method }) => ({ stroke: () => colours.get(colours.method(method)), dash: colours.dash(method), width: 1.6, points: { show: false }, spanGaps: true }));
   studyChart = plot($("study-curves"), {
     series: [{}, ...series], scales: { x: { time: false } }, axes: [axis("virtual time (s)", 30), axis(studyMetric(), 46)], plugins: [hover(["virtual time (s)"], entries)],
