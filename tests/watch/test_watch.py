@@ -244,6 +244,41 @@ def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
         assert browser.complaints == []
 
 
+def event(kind: str, time: float, task: int, device: int, **more: object) -> str:
+    return json.dumps({"time": time, "event": kind, "task": task, "device": device, **more}) + "\n"
+
+
+def test_a_device_shows_its_last_tasks_and_a_redraw_leaves_the_focus(browser: Browser, tmp_path: Path) -> None:
+    accepted = {"base": 0, "staleness": 2, "verdict": "accepted", "loss": 0.25, "own_accuracy": 0.75}
+    lines = [event("start", 1.0, 0, 3, version=0), event("upload", 4.0, 0, 3, **accepted)]
+    lines += [event("start", 5.0, 1, 3, version=1), event("lost", 6.0, 1, 3), event("start", 7.0, 2, 3, version=1)]
+    (tmp_path / "config.toml").write_text('seed = 0\n[algorithm]\nname = "fedasync"\n')
+    (tmp_path / "metrics.csv").write_text("time,uploads,accuracy\n0.0,0,0.1\n")
+    (tmp_path / "events.jsonl").write_text(event("start", 0.5, 9, 4, version=0) + "".join(lines))
+    cells = "[...row.cells].map(cell => cell.innerText.replace('\\u2013', ''))"  # a dash, where nothing is known
+    shown = f"[...document.querySelectorAll('#history-table tbody tr')].map(row => {cells})"
+    with watching(tmp_path, "--port", "0") as url:
+        browser.visit(url)
+        browser.wait("document.querySelectorAll('#devices tbody tr').length === 2", 60)
+        assert browser.run("document.getElementById('history').hidden")
+        browser.run("(one => { one.focus(); one.click(); })(document.querySelector('#devices .link'))")
+        assert browser.run(shown) == [
+            ["2", "7 s", "", "", "0", "under way", "", "", ""],
+            ["1", "5 s", "", "6 s", "1", "lost", "", "", ""],
+            ["0", "1 s", "", "4 s", "3", "accepted", "2", "0.25", "0.75"],
+        ]
+        assert (
+            browser.run("document.getElementById('history-title').innerText") == "Device 3: busy, 1 delivered, 1 lost"
+        )
+        with (tmp_path / "events.jsonl").open("a") as file:
+            file.write(event("upload", 9.0, 2, 3, **accepted))
+        browser.wait(f"{shown}[0][5] === 'accepted'", 60)
+        assert browser.run("document.activeElement.innerText") == "3"
+        browser.run("document.activeElement.click()")
+        assert browser.run("document.getElementById('history').hidden")
+        assert browser.complaints == []
+
+
 SHOWN = "[...document.querySelectorAll('#{} + .legend:not([hidden]) li:not([hidden])')].map(one => one.innerText)"
 
 
@@ -354,5 +389,6 @@ def test_100_000_events_stay_light(browser: Browser, tmp_path: Path) -> None:
         browser.wait(f"{UPLOADS} === 33334", 60)
         kept = "fold.done.length + fold.lines.length + fold.weights.columns[0].length"
         assert browser.run(kept) < 10_000, "what is kept does not grow with the run"
+        assert browser.run("[...fold.devices.values()].every(one => one.history.length === KEPT_HISTORY)")
         assert browser.run("document.querySelectorAll('*').length") < 3_000
         assert browser.complaints == []

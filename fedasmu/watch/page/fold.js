@@ -25,7 +25,7 @@ class Bins { // how many events fell into each stretch of time; the stretches do
   }
 }
 
-const KEPT_TASKS = 3000, KEPT_LINES = 200;
+const KEPT_TASKS = 3000, KEPT_LINES = 200, KEPT_HISTORY = 12; // the last: of each device's tasks
 
 class Fold {
   constructor() {
@@ -58,13 +58,13 @@ class Fold {
   }
 
   at(device) {
-    if (!this.devices.has(device)) this.devices.set(device, { device, done: 0, lost: 0, stale: 0, seconds: 0, staleness: 0, last: 0, loss: null, own: null });
+    if (!this.devices.has(device)) this.devices.set(device, { device, done: 0, lost: 0, stale: 0, seconds: 0, staleness: 0, last: 0, loss: null, own: null, history: [] });
     return this.devices.get(device);
   }
 
   on_start(event) {
     this.counts.started += 1;
-    this.open.set(event.task, { device: event.device, start: event.time, ask: null, end: null, outcome: "" });
+    this.open.set(event.task, { task: event.task, device: event.device, start: event.time, ask: null, end: null, outcome: "" });
     this.at(event.device).last = event.time;
   }
 
@@ -89,7 +89,10 @@ class Fold {
     device.loss = event.loss;
     if (event.verdict !== "accepted") device.stale += 1;
     if (typeof event.own_accuracy === "number") device.own = event.own_accuracy;
-    if (task) device.seconds += event.time - task.start;
+    if (task) {
+      device.seconds += event.time - task.start;
+      Object.assign(task, { staleness: age, loss: event.loss, own: event.own_accuracy });
+    }
     if (typeof event.gamma === "number") this.device.push(event.time, event.gamma, event.upsilon);
     if (typeof event.slot === "number") this.slots.push(event.time, event.slot);
     if (typeof event.reward === "number") this.rewards.push(event.time, event.reward);
@@ -113,6 +116,9 @@ class Fold {
     if (!task) return null;
     this.open.delete(event.task);
     this.done.push(Object.assign(task, { end: event.time, outcome }));
+    const { history } = this.at(event.device);
+    history.push(task);
+    if (history.length > KEPT_HISTORY) history.shift();
     if (this.done.length > 2 * KEPT_TASKS) this.done = this.done.slice(-KEPT_TASKS);
     return task;
   }

@@ -34,6 +34,28 @@ function legend(names) { // of pairs: a name and its colour
   }));
 }
 
+// A table's columns are names and what they show of a row; a click on the first one's text is told. Lines that are there are
+// kept: a table that is made anew while somebody presses a button in it loses the click, and the focus.
+function fill(table, columns, rows, picked = null) {
+  const names = Object.keys(columns), lines = (table.tBodies[0] ?? table.createTBody()).rows;
+  if (table.tHead?.textContent !== names.join("")) {
+    table.deleteTHead();
+    table.createTHead().append(element("tr", {}, ...names.map(name => element("th", { scope: "col" }, name))));
+  }
+  if (picked) table.onclick = event => { if (event.target.matches(".link")) picked(event.target.textContent); };
+  while (lines.length > rows.length) lines[rows.length].remove();
+  rows.forEach((row, at) => {
+    const line = lines[at] ?? table.tBodies[0].insertRow();
+    Object.values(columns).forEach((shown, place) => {
+      let cell = line.cells[place] ?? line.insertCell();
+      if (picked && place === 0) cell = cell.firstChild ?? cell.appendChild(element("button", { type: "button", className: "link" }));
+      const found = shown(row);
+      if (found instanceof Node) cell.replaceChildren(found);
+      else if (cell.textContent !== String(found)) cell.textContent = found;
+    });
+  });
+}
+
 const LANES = 24, LANE = 13;
 
 function drawLanes(canvas, fold) {

@@ -73,41 +73,6 @@ function showCharts() {
   for (const key of ["server", "device", "slots", "rewards"]) charts[key].set(...fold[key].columns);
 }
 
-const ROWS = 60;
-const DEVICE = { device: one => one.device, "in flight": one => one.busy ? "yes" : "", done: one => one.done, lost: one => one.lost,
-  "stale or refused": one => one.stale, "mean staleness": one => one.done ? short(one.staleness / one.done) : "–",
-  "mean seconds": one => one.done ? short(one.seconds / one.done) : "–", loss: one => short(one.loss), "own accuracy": one => one.own === null ? "–" : short(one.own), "last seen": one => `${short(one.last)} s` };
-
-function showDevices() {
-  const busy = new Set([...fold.open.values()].map(task => task.device)), wanted = $("find").value.trim();
-  const found = [...fold.devices.values()].filter(one => !wanted || String(one.device).includes(wanted));
-  found.sort((a, b) => b.last - a.last);
-  const rows = found.slice(0, ROWS).map(one => element("tr", {}, ...Object.values(DEVICE).map(cell => element("td", {}, String(cell({ ...one, busy: busy.has(one.device) }))))));
-  $("devices").replaceChildren(element("thead", {}, element("tr", {}, ...Object.keys(DEVICE).map(name => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows));
-  $("devices-note").textContent = `${Math.min(found.length, ROWS)} of ${found.length} devices, the ones seen last first.`;
-}
-
-const SEAT = { device: one => one.device, name: one => one.name, state: one => one.state, "last seen": one => one.seen == null ? "–" : `${short(one.seen)} s ago`,
-  task: one => one.task ?? "", "lease left": one => one.lease == null ? "" : `${short(one.lease)} s`, examples: one => one.examples,
-  "MB sent to it": one => short(one.bytes_down / 1e6), "MB from it": one => short(one.bytes_up / 1e6) };
-
-function showService() {
-  $("service").hidden = !served;
-  if (!served) return;
-  const { devices } = served, states = {}, wanted = $("find").value.trim();
-  for (const { state } of devices) states[state] = (states[state] ?? 0) + 1;
-  const refusals = Object.entries(served.refusals ?? {}).map(([code, count]) => `${count} ${code}`).join(", ");
-  const numbers = { service: served.state, devices: Object.entries(states).map(([state, count]) => `${count} ${state}`).join(", ") || "none yet",
-    requests: short(served.requests), "refused requests": refusals || "none", "disk free": served.disk_full ? "full" : `${short(served.disk_free / 1e9)} GB`,
-    "ledger since checkpoint": `${short(served.ledger_bytes / 1e6)} MB`, "recovered at start": `${short(served.recovered_acts)} acts`,
-    written: new Date(1000 * served.at).toLocaleTimeString() };
-  $("service-numbers").replaceChildren(...Object.entries(numbers).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
-  const found = devices.filter(one => !wanted || String(one.device).includes(wanted) || String(one.name).includes(wanted));
-  const rows = found.slice(0, ROWS).map(one => element("tr", {}, ...Object.values(SEAT).map(cell => element("td", {}, String(cell(one))))));
-  $("seats").replaceChildren(element("thead", {}, element("tr", {}, ...Object.keys(SEAT).map(name => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows));
-  $("seats-note").textContent = `${rows.length} of ${found.length} devices that have enrolled.`;
-}
-
 function draw() {
   drawing = false;
   const run = standings.find(one => one.label === chosen) ?? (standings.length === 1 ? standings[0] : undefined);
@@ -118,7 +83,7 @@ function draw() {
   $("subtitle").textContent = `${run.label} · ${run.method} · ${run.model} on ${run.data}, ${run.devices} devices, seed ${run.seed}`;
   document.title = `${run.finished ? "✓" : "▶"} ${run.label}: FedASMU`;
   $("state").textContent = run.failed ? "failed" : run.finished ? "finished" : "following";
-  showNumbers(run); showCharts(); showService(); showDevices();
+  showNumbers(run); showCharts(); showService(); showDevices(); showHistory();
   $("lanes-note").textContent = drawLanes($("now"), fold);
   $("events").textContent = fold.lines.slice(-KEPT_LINES).reverse().join("\n");
   document.documentElement.dataset.drawn = "yes";
@@ -151,16 +116,12 @@ function showStudy() {
   $("study").hidden = standings.length < 2;
   if (standings.length < 2) return;
   const methods = [...new Set(standings.map(run => run.method))];
-  const rows = standings.map(run => {
-    const { latest } = curves.get(run.label) ?? {}, open = element("button", { type: "button" }, run.label);
-    open.addEventListener("click", () => { look(run.label); $("one").scrollIntoView(); });
-    const share = run.finished ? 1 : (latest?.uploads ?? 0) / (Number(run.budget) || Infinity);
-    const cells = [run.method, run.seed, run.failed ? "failed" : run.finished ? "finished" : latest ? "running" : "waiting"];
-    return element("tr", {}, element("td", {}, open), ...cells.map(text => element("td", {}, text)),
-      element("td", {}, element("progress", { max: 1, value: share })), ...[latest?.score, latest?.time].map(value => element("td", {}, short(value))));
-  });
-  const header = ["run", "method", "seed", "", "uploads", studyMetric(), "virtual time (s)"].map(name => element("th", { scope: "col" }, name));
-  $("runs").replaceChildren(element("thead", {}, element("tr", {}, ...header)), element("tbody", {}, ...rows));
+  const latest = run => curves.get(run.label)?.latest, share = run => run.finished ? 1 : (latest(run)?.uploads ?? 0) / (Number(run.budget) || Infinity);
+  fill($("runs"), {
+    run: run => run.label, method: run => run.method, seed: run => run.seed,
+    "": run => run.failed ? "failed" : run.finished ? "finished" : latest(run) ? "running" : "waiting",
+    uploads: run => element("progress", { max: 1, value: share(run) }), [studyMetric()]: run => short(latest(run)?.score), "virtual time (s)": run => short(latest(run)?.time),
+  }, standings, label => { look(label); $("one").scrollIntoView(); });
   const finished = standings.filter(run => run.finished).length;
   $("subtitle").textContent = `${finished} of ${standings.length} runs finished`;
   showStudyCurves(methods);
@@ -187,7 +148,7 @@ function look(label) {
   chosen = label;
   history.replaceState(null, "", label ? `?run=${encodeURIComponent(label)}` : "?");
   fold = new Fold();
-  served = null;
+  served = picked = null;
   follow();
 }
 
