@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fedasmu.watch import service
 
 DEEPEST = 4  # folders below the one that was named: study/method/seed-0
 
@@ -29,6 +32,7 @@ class Run:
             "seed": str(config.get("seed", "")),
             "budget": _text(config, "stop", "uploads"),
             "finished": (self.directory / "summary.json").is_file(),
+            "score": _score(self.directory / "summary.json"),
             "failed": (self.directory / "error.txt").is_file(),
             "last": last,
         }
@@ -56,6 +60,15 @@ def _config(directory: Path) -> dict[str, Any]:
         return tomllib.loads((directory / "config.toml").read_text())
     except (OSError, ValueError, RecursionError):
         return {}
+
+
+def _score(path: Path) -> float | None:
+    """What a finished run counts with in a study's table: by its metric, over its last evaluations."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return service.number(found, str(found.get("metric"))) if isinstance(found, dict) else None
 
 
 def _text(config: dict[str, Any], section: str, key: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -93,6 +94,26 @@ def test_runs_are_found_below_a_folder_whatever_is_in_them(tmp_path: Path) -> No
     assert runs[1].overview()["last"] == "1.0,5"
     assert runs[2].overview()["method"] == ""
     json.dumps([run.overview() for run in runs])
+
+
+@pytest.mark.parametrize(
+    ("summary", "score"),
+    [
+        ('{"metric": "accuracy", "accuracy": 0.75}', 0.75),
+        ('{"metric": "rmse", "accuracy": 0.75}', None),
+        ('{"metric": "accuracy", "accuracy": "high"}', None),
+        ('{"metric": "accuracy", "accuracy": NaN}', None),
+        ('{"metric": ["accuracy"]}', None),
+        ("[]", None),
+        ("{", None),
+    ],
+)
+def test_a_finished_run_has_a_score_if_its_summary_has_one(summary: str, score: float | None, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    (run,) = find(tmp_path)
+    assert run.overview()["score"] is None
+    (tmp_path / "summary.json").write_text(summary)
+    assert run.overview()["score"] == score
 
 
 # --- whom it lets in
@@ -223,13 +244,22 @@ def test_a_study_shows_its_runs(browser: Browser, tmp_path: Path) -> None:
         )
         run.joinpath("metrics.csv").write_text("time,uploads,rmse\n0.0,0,0.1\n5.0,5,0.4\n")
         run.joinpath("events.jsonl").write_text('{"time":1.0,"event":"start","task":0,"device":3,"version":0}\n')
-    (tmp_path / "fedavg" / "seed-0" / "summary.json").write_text("{}")
+    (tmp_path / "fedavg" / "seed-0" / "summary.json").write_text('{"metric": "rmse", "rmse": 0.25}')
     with watching(tmp_path, "--port", "0") as url:
         browser.visit(url)
         browser.wait("document.querySelectorAll('#runs tbody tr').length === 2", 60)
         browser.wait("document.getElementById('runs').innerText.includes('0.4')", 60)
         text = browser.run("document.getElementById('runs').innerText")
         assert "finished" in text
+        table = "document.getElementById('methods-so-far').innerText"
+        assert browser.run(table).split("\n")[1:] == ["fedavg\t1 of 1\t0.25\t5", "odd\t0 of 1\t\u2013\t\u2013"]
+        again = tmp_path / "fedavg" / "seed-7"
+        shutil.copytree(tmp_path / "fedavg" / "seed-0", again)
+        browser.wait(f"{table}.includes('2 of 2')", 60)
+        (again / "summary.json").write_text('{"metric": "rmse", "rmse": 0.35}')
+        browser.wait(f"{table}.includes('0.3 ± 0.071')", 60)
+        shutil.rmtree(again)
+        browser.wait(f"{table}.includes('1 of 1')", 60)
         assert "<b>odd</b>" in text, "a name is text, never HTML"
         browser.run("document.querySelector('#runs button').click()")
         browser.wait("!document.getElementById('one').hidden && fold.open.size === 1", 60)

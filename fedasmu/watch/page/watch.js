@@ -112,23 +112,47 @@ function studyMetric() { // most studies have one
   return [...new Set(names)].join(" or ") || "score";
 }
 
+const kind = run => run.label.replace(/\/?seed-\d+$/, "") || run.method; // its runs differ in their seeds alone
+
+function spread(values) { // mean ± standard deviation
+  if (!values.length) return "–";
+  const mean = values.reduce((sum, one) => sum + one, 0) / values.length;
+  const squares = values.reduce((sum, one) => sum + (one - mean) ** 2, 0);
+  return short(mean) + (values.length > 1 ? ` ± ${short(+Math.sqrt(squares / (values.length - 1)).toPrecision(2))}` : "");
+}
+
+function showMethodsSoFar(kinds) { // the study's table, as it fills in: of the runs that are finished
+  const finished = name => standings.filter(run => kind(run) === name && run.finished);
+  const mark = name => {
+    const colour = element("i");
+    colour.style.setProperty("--phase", `var(--${colours.method(kinds.indexOf(name) % colours.looks.length)})`);
+    return element("span", { className: "legend" }, colour, name);
+  };
+  fill($("methods-so-far"), {
+    method: mark, finished: name => `${finished(name).length} of ${standings.filter(run => kind(run) === name).length}`,
+    [studyMetric()]: name => spread(finished(name).map(run => run.score).filter(score => score !== null)),
+    "virtual time (s)": name => spread(finished(name).map(run => curves.get(run.label)?.latest?.time).filter(time => time != null)),
+  }, kinds);
+}
+
 function showStudy() {
   $("study").hidden = standings.length < 2;
   if (standings.length < 2) return;
-  const methods = [...new Set(standings.map(run => run.method))];
+  const kinds = [...new Set(standings.map(kind))];
+  showMethodsSoFar(kinds);
   const latest = run => curves.get(run.label)?.latest, share = run => run.finished ? 1 : (latest(run)?.uploads ?? 0) / (Number(run.budget) || Infinity);
   fill($("runs"), {
     run: run => run.label, method: run => run.method, seed: run => run.seed,
     "": run => run.failed ? "failed" : run.finished ? "finished" : latest(run) ? "running" : "waiting",
-    uploads: run => element("progress", { max: 1, value: share(run) }), [studyMetric()]: run => short(latest(run)?.score), "virtual time (s)": run => short(latest(run)?.time),
+    uploads: run => element("progress", { max: 1, value: share(run) }), [`last ${studyMetric()}`]: run => short(latest(run)?.score), "virtual time (s)": run => short(latest(run)?.time),
   }, standings, label => { look(label); $("one").scrollIntoView(); });
   const finished = standings.filter(run => run.finished).length;
   $("subtitle").textContent = `${finished} of ${standings.length} runs finished`;
-  showStudyCurves(methods);
+  showStudyCurves(kinds);
   document.documentElement.dataset.drawn = "yes";
 }
 
-function showStudyCurves(methods) {
+function showStudyCurves(kinds) {
   const known = standings.filter(run => curves.get(run.label)?.time.length);
   const x = [...new Set(known.flatMap(run => curves.get(run.label).time))].sort((a, b) => a - b);
   const columns = known.map(run => {
@@ -137,7 +161,7 @@ function showStudyCurves(methods) {
   });
   studyChart?.destroy();
   if (!known.length) return;
-  const entries = known.map((run, at) => ({ series: at + 1, method: methods.indexOf(run.method) % colours.looks.length, name: run.label }));
+  const entries = known.map((run, at) => ({ series: at + 1, method: kinds.indexOf(kind(run)) % colours.looks.length, name: run.label }));
   const series = entries.map(({ method }) => ({ stroke: () => colours.get(colours.method(method)), dash: colours.dash(method), width: 1.6, points: { show: false }, spanGaps: true }));
   studyChart = plot($("study-curves"), {
     series: [{}, ...series], scales: { x: { time: false } }, axes: [axis("virtual time (s)", 30), axis(studyMetric(), 46)], plugins: [hover(["virtual time (s)"], entries)],
