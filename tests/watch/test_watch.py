@@ -291,6 +291,7 @@ def test_a_device_shows_its_last_tasks_and_a_redraw_leaves_the_focus(browser: Br
         browser.visit(url)
         browser.wait("document.querySelectorAll('#devices tbody tr').length === 2", 60)
         assert browser.run("document.getElementById('history').hidden")
+        assert browser.run("document.getElementById('now').clientHeight") < 100, "two devices have no room for 24"
         browser.run("(one => { one.focus(); one.click(); })(document.querySelector('#devices .link'))")
         assert browser.run(shown) == [
             ["2", "7 s", "", "", "0", "under way", "", "", ""],
@@ -306,6 +307,9 @@ def test_a_device_shows_its_last_tasks_and_a_redraw_leaves_the_focus(browser: Br
         assert browser.run("document.activeElement.innerText") == "3"
         browser.run("document.activeElement.click()")
         assert browser.run("document.getElementById('history').hidden")
+        with (tmp_path / "events.jsonl").open("a") as file:
+            file.writelines(event("start", 9.5, task, task, version=1) for task in range(10, 50))
+        browser.wait("document.getElementById('now').clientHeight > 24 * LANE", 60)
         assert browser.complaints == []
 
 

@@ -34,6 +34,7 @@ class Fold {
     this.done = []; // tasks that ended lately
     this.lines = []; // the last events
     this.devices = new Map();
+    this.lanes = 6; // of the timeline: it grows with what there is to show, and does not jump back
     this.counts = { started: 0, uploads: 0, stale: 0, refused: 0, lost: 0, fetches: 0, merged: 0, versions: 0 };
     this.uploads = new Bins(10);
     this.staleness = [];

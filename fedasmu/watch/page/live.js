@@ -59,6 +59,7 @@ function fill(table, columns, rows, picked = null) {
 const LANES = 24, LANE = 13;
 
 function drawLanes(canvas, fold) {
+  canvas.style.height = `${fold.lanes * LANE + 8}px`;
   const scale = devicePixelRatio, width = canvas.clientWidth, height = canvas.clientHeight;
   canvas.width = width * scale; canvas.height = height * scale;
   const ctx = canvas.getContext("2d");
@@ -67,6 +68,7 @@ function drawLanes(canvas, fold) {
   const since = fold.now - 6 * seconds; // six tasks' time is what one can look at
   const recent = [...ended, ...fold.open.values()].filter(task => !(task.end < since)).sort((a, b) => (b.end ?? fold.now) - (a.end ?? fold.now));
   const devices = [...new Set([...fold.open.values(), ...recent].map(task => task.device))].slice(0, LANES).sort((a, b) => a - b);
+  if (devices.length > fold.lanes) { fold.lanes = devices.length; return drawLanes(canvas, fold); }
   const lane = new Map(devices.map((device, at) => [device, at]));
   const shown = recent.filter(task => lane.has(task.device));
   const oldest = Math.max(since, shown.reduce((least, task) => Math.min(least, task.start), fold.now)), span = Math.max(fold.now - oldest, 1e-9);

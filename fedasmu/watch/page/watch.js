@@ -40,7 +40,8 @@ function buildLearned() {
 
 function realTime() { // between the first and the last evaluation
   const known = fold.minutes().filter(minute => minute !== null);
-  return known.length ? `${short(known.at(-1))} min` : "–";
+  if (!known.length) return "–";
+  return known.at(-1) < 2 ? `${short(+(60 * known.at(-1)).toPrecision(3))} s` : `${short(known.at(-1))} min`;
 }
 
 function showNumbers(run) {
