@@ -19,6 +19,7 @@ MEASURED = {
     "version": ("model_version", "gauge", "How often the global model was updated."),
     "uploads": ("uploads_total", "counter", "Uploads received, whatever became of them."),
     "loss": ("loss", "gauge", "Of the last evaluation."),
+    "device_accuracy": ("device_accuracy", "gauge", "Mean over the devices of what each measured last."),
     "worst_tenth": ("worst_tenth_accuracy", "gauge", "Of the devices for whom the model is worst."),
     "staleness": ("staleness", "gauge", "Mean over the uploads before the last evaluation."),
     "stale": ("stale_total", "counter", "Uploads discarded as too old."),

@@ -357,7 +357,7 @@ def served(folder: Path, **changes: object) -> None:
     (folder / "config.toml").write_text('seed = 0\n[algorithm]\nname = "fedasync"\n')
     (folder / "events.jsonl").write_text("")
     head = ",".join(columns("accuracy"))
-    (folder / "metrics.csv").write_text(f"{head}\n5.0,2,8,0.75,0.5,,1.5,1,2,3,100,50,0,,\n")
+    (folder / "metrics.csv").write_text(f"{head}\n5.0,2,8,0.75,0.5,,1.5,1,2,3,100,50,4,0.625,0.25\n")
     (folder / "service.json").write_text(json.dumps(SERVICE | changes))
 
 
@@ -389,6 +389,8 @@ def test_prometheus_and_health(tmp_path: Path) -> None:
     label = r'run="a \"b\"\\c"'
     assert f'fedasmu_score{{{label},metric="accuracy"}} 0.75\n' in text
     assert f"fedasmu_uploads_total{{{label}}} 8.0\n" in text
+    assert f"fedasmu_device_accuracy{{{label}}} 0.625\n" in text
+    assert f"fedasmu_worst_tenth_accuracy{{{label}}} 0.25\n" in text
     assert f'fedasmu_service_devices{{{label},state="working"}} 1.0\n' in text
     assert f'fedasmu_service_refusals_total{{{label},code="visit"}} 3.0\n' in text
     sample = re.compile(r'fedasmu_[a-z_]+\{([a-z]+="([^"\\\n]|\\[\\"n])*",?)+\} [0-9.e+-]+')
