@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedasmu.rounding import CODES, TOP, Code, Float14, Float16, part
+from fedasmu.rounding import CODES, TOP, Code, Float14, Float16, Precision, part
 from fedasmu.vector import Layout
 
 FLOAT14 = Float14()
@@ -122,6 +123,11 @@ def test_as_many_numbers_always_take_as_many_bytes(code: Code, count: int) -> No
         assert (sent.dtype, len(sent)) == (code.dtype, code.length(count))
         arrived = code.decode(sent, count)
         assert (arrived.dtype, len(arrived)) == (torch.float32, count)
+
+
+def test_every_precision_that_a_recipe_may_name_has_its_code() -> None:
+    """One without a code would be taken for float32."""
+    assert set(get_args(Precision)) == {"float32", *CODES}
 
 
 def layout(trainable: int, statistics: int) -> Layout:
