@@ -17,6 +17,7 @@ from fedasmu.errors import Interrupted, UserError
 from fedasmu.events import Measured
 from fedasmu.protocol import Evaluate, Evaluated
 from fedasmu.recipe import parse
+from fedasmu.report.summary import lines
 from fedasmu.session import FORWARD
 from fedasmu.survey import LARGEST, Survey, bounded, worst_tenth
 from helpers.blobs import Run, blobs, outputs, settings, softmax
@@ -83,6 +84,8 @@ def test_without_test_data_the_lines_are_the_devices(run: Run) -> None:
     assert (result.curve["reports"] == 5).all(), "a line every five uploads, and none before the first"
     assert min(event["own_accuracy"] for event in told) >= 0
     assert result.accuracy > 0.9
+    assert ("  measured by", "the devices") in lines(result)
+    assert "  measured by" not in dict(lines(run(evaluate={"on_devices": 0.25})))
 
 
 def test_the_first_line_is_the_mean_of_the_first_reports(run: Run) -> None:

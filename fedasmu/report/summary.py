@@ -37,6 +37,7 @@ def lines(result: Result) -> list[tuple[str, str]]:
     if "model.safetensors" in {path.name for path in result.directory.iterdir()}:
         lines += [
             (f"{name}{_averaged(len(result.settled()))}", f"{result.score:.4f}"),
+            *([("  measured by", "the devices")] if run.get(f"{name}_by") == "devices" else []),
             (f"last {name}", f"{result.last_score:.4f}"),
             (f"best {name}{'' if result.metric.larger else ' (the least)'}", f"{result.best_score:.4f}"),
             *((f"virtual time to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
