@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -58,6 +59,9 @@ def reproduce(
         typer.Option(help="small: about 20 minutes a table on 2 cores; long: a night or two."),
     ] = "small",
     only: Annotated[str, typer.Option(metavar="CELL,...", help="Only these of its recipes or environments.")] = "",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many seeds, instead of the budget's.")
+    ] = None,
     tune: Annotated[
         int, typer.Option(metavar="N", help="First try N settings of every method on held-out data, and take the best.")
     ] = 0,
@@ -85,6 +89,7 @@ def reproduce(
     from fedasmu.study.tuning import tuning
 
     chosen, spend = STUDIES[study], BUDGETS[budget]
+    spend = spend if seeds is None else replace(spend, seeds=seeds)
     out = out or Path("runs") / f"reproduce-{budget}"
     names = [name.strip() for name in only.split(",") if name.strip()]
     best = {} if tuned is None else {part.title: sweep.read(tuned) for part in chosen.parts}

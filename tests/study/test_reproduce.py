@@ -174,6 +174,12 @@ def test_settings_that_were_found_elsewhere(tmp_path: Path) -> None:
     assert rates == {label: 0.07 if label == "fedasmu-h1" else 0.005 for label in SLOTS}
 
 
+def test_as_many_seeds_as_one_asks_for(tmp_path: Path) -> None:
+    assert tiny_study(tmp_path, "--seeds", "2").exit_code == 0
+    assert (tmp_path / "lenet-fashion-mnist/fedasmu/seed-1/summary.json").is_file()
+    assert "Budget small: 2 seeds; 10 uploads" in (tmp_path / "slots.md").read_text()
+
+
 def test_settings_are_found_or_given(tmp_path: Path) -> None:
     result = tiny_study(tmp_path / "runs", "--tuned", "tuned.json", "--tune", "2")
     assert isinstance(result.exception, UserError)
