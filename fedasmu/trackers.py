@@ -40,32 +40,37 @@ class TensorBoard:
     def start(self, config: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer, self.config = SummaryWriter(self.directory), config
+        for earlier in self.directory.glob("events.out.tfevents.*"):
+            earlier.unlink()  # of the run before it was resumed: all of its lines come once more
+        self.writer, self.last = SummaryWriter(self.directory), 0
         self._text("config", config)
+        self._session(0, {key: _plain(value) for key, value in config.items()})
 
     def log(self, row: Mapping[str, Any]) -> None:
+        self.last = int(row["uploads"])
         for name, value in _numbers(row).items():
-            self.writer.add_scalar(name, value, int(row["uploads"]))
+            self.writer.add_scalar(name, value, self.last)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._text("summary", summary)
         if summary:
-            self._hparams(summary)
+            name = str(summary["metric"])
+            for key in (name, f"best_{name}"):
+                self.writer.add_scalar(f"final/{key}", float(summary[key]), self.last)
+            self._session(1, {})
         self.writer.close()
 
-    def _hparams(self, summary: Mapping[str, Any]) -> None:
-        """The settings beside the score, for the tab in which TensorBoard compares runs by them."""
+    def _session(self, which: int, settings: Mapping[str, Any]) -> None:
+        """The beginning (0) or the end (1) of a run for the HParams tab, which compares runs by their settings.
+
+        The first part of the three, a list of what there is to compare, is left out: TensorBoard would believe that of
+        one run for all of them, and hide the settings that only others have. It makes its own, of all runs.
+        """
         from torch.utils.tensorboard import summary as protocol
 
         parts: Any = protocol
-        settings = {key: value for key, value in self.config.items() if isinstance(value, bool | int | float | str)}
-        name = str(summary["metric"])
-        scores = {f"final/{key}": float(summary[key]) for key in (name, f"best_{name}")}
         writer: Any = self.writer
-        for part in parts.hparams(settings, scores):
-            writer.file_writer.add_summary(part)
-        for key, value in scores.items():
-            self.writer.add_scalar(key, value)
+        writer.file_writer.add_summary(parts.hparams(settings, {})[1 + which])
 
     def _text(self, name: str, table: Mapping[str, Any]) -> None:
         lines = "\n".join(f"    {key} = {json.dumps(value)}" for key, value in table.items())
@@ -202,6 +207,11 @@ class Together:
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The columns that have a value; what is unknown, such as the staleness before any upload, is left out."""
     return {name: float(value) for name, value in row.items() if value != "" and math.isfinite(value)}
+
+
+def _plain(value: Any) -> bool | int | float | str:
+    """As TensorBoard takes a setting: a list is written out."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 
 def _require(module: str, extra: str) -> None:

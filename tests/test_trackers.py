@@ -46,6 +46,11 @@ def run(out: Path, *trackers: str | Tracker, **more: Any) -> Result:
     return experiment.run(out, trackers=trackers, **more)
 
 
+def stop(desk: Desk, line: Event | Measured) -> None:
+    if desk.server.counters.received == 30:
+        raise Interrupted
+
+
 def curve(rows: list[dict[str, Any]], column: str) -> list[float]:
     return [math.nan if row[column] == "" else float(row[column]) for row in rows]
 
@@ -73,10 +78,6 @@ def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) 
 
 
 def test_after_an_interruption_a_tracker_is_closed_and_the_next_one_sees_all_lines(tmp_path: Path) -> None:
-    def stop(desk: Desk, line: Event | Measured) -> None:
-        if desk.server.counters.received == 30:
-            raise Interrupted
-
     first, second = Notebook(), Notebook()
     with pytest.raises(Interrupted):
         run(tmp_path / "run", first, observe=stop)
@@ -116,20 +117,61 @@ def real(tmp_path: Path, name: str) -> Result:
     return result
 
 
+def written(directory: Path) -> Any:
+    """What TensorBoard reads in a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record = EventAccumulator(str(directory))
+    record.Reload()
+    return record
+
+
 @needs("tensorboard")
 def test_tensorboard(tmp_path: Path) -> None:
     result = real(tmp_path, "tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    written = EventAccumulator(str(result.directory / "tensorboard"))
-    written.Reload()
-    assert written.Scalars("final/accuracy")[0].value == pytest.approx(result.score)
-    content = b"".join(path.read_bytes() for path in (result.directory / "tensorboard").iterdir())
-    assert b"_hparams_/experiment" in content
-    assert b"local.lr" in content
-    scalars = written.Scalars("accuracy")
+    record = written(result.directory / "tensorboard")
+    [final] = record.Scalars("final/accuracy")
+    assert (final.step, final.value) == (result.summary["uploads"], pytest.approx(result.score))
+    scalars = record.Scalars("accuracy")
     assert [one.step for one in scalars] == result.curve["uploads"].tolist()
     assert [one.value for one in scalars] == pytest.approx(result.curve["accuracy"].tolist())
+
+
+@needs("tensorboard")
+def test_tensorboard_compares_runs_by_every_setting_that_one_of_them_has(tmp_path: Path) -> None:
+    """As its HParams tab does: of the runs' own settings, since no run speaks for all of them."""
+    methods = {"fedasync": {"name": "fedasync", "alpha": 0.3}, "fedprox": {"name": "fedprox", "mu": 0.2}}
+    for name, method in methods.items():
+        config = settings(algorithm=method, fleet={"preset": ["base", "unreliable"]})
+        Experiment(config, model=softmax, data=blobs()).run(tmp_path / name, trackers=["tensorboard"])
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams.api_pb2 import GetExperimentRequest
+    from tensorboard.plugins.hparams.backend_context import Context
+    from tensorboard.plugins.hparams.get_experiment import Handler
+
+    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    runs.Reload()
+    provider = MultiplexerDataProvider(runs, str(tmp_path))
+    tab = Context(TBContext(data_provider=provider))
+    shown = Handler(RequestContext(), tab, "", GetExperimentRequest()).run()
+    columns = {info.name: info for info in shown.hparam_infos}
+    assert columns["algorithm.name"].differs
+    assert not columns["local.lr"].differs
+    assert {"algorithm.alpha", "algorithm.mu", "seed", "fleet.preset"} <= columns.keys()
+    assert "final/accuracy" in {info.name.tag for info in shown.metric_infos}
+
+
+@needs("tensorboard")
+def test_tensorboard_shows_every_line_of_a_resumed_run_once(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", "tensorboard", observe=stop)
+    assert len(written(tmp_path / "run" / "tensorboard").Scalars("accuracy")) > 1
+    result = run(tmp_path / "run", "tensorboard", resume=True)
+    steps = [one.step for one in written(tmp_path / "run" / "tensorboard").Scalars("accuracy")]
+    assert steps == result.curve["uploads"].tolist()
 
 
 @needs("wandb")
