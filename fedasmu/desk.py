@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedasmu.errors import Interrupted
 from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
 from fedasmu.meter import Meter, Quick
 from fedasmu.pools import Pool
@@ -191,6 +192,21 @@ def first_refusal(say: Callable[[str], None]) -> Watcher:
         if isinstance(line, Delivered) and line.verdict is Verdict.REFUSED and not told:
             told = True
             say(f"device {line.device}'s model was refused (training loss {line.loss:.3g}): is local.lr too high?")
+
+    return watch
+
+
+def observer(observe: Callable[[Desk, Event | Measured], None], desk: Desk, stop: Callable[[], None]) -> Watcher:
+    """A watcher that shows the desk too, and asks to stop where it raises `Interrupted`.
+
+    A line is written in the middle of an event: the run must see it to its end before it can be saved.
+    """
+
+    def watch(line: Event | Measured) -> None:
+        try:
+            observe(desk, line)
+        except Interrupted:
+            stop()
 
     return watch
 

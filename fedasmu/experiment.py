@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from fedasmu import failure, pools
 from fedasmu.build import World, build
 from fedasmu.config import Config, Local, ModelSettings
 from fedasmu.data.federated import FederatedData
-from fedasmu.desk import Desk, first_refusal
+from fedasmu.desk import Desk, first_refusal, observer
 from fedasmu.disk import replaced, write_whole
 from fedasmu.drive import Drive
 from fedasmu.errors import UserError
@@ -120,7 +119,8 @@ class Experiment:
     ) -> Result:
         """Train to the end of the budget and leave everything in `out` (runs/<name> unless given).
 
-        `observe` is shown every line of events.jsonl and metrics.csv as it is written, with the desk that wrote it.
+        `observe` is shown every line of events.jsonl and metrics.csv as it is written, with the desk that wrote it;
+        where it raises `fedasmu.errors.Interrupted`, the run stops as by Ctrl-C.
         What is `extendable` keeps its last state: with a larger budget it goes on from there, not from the beginning.
         """
         if progress:
@@ -159,7 +159,7 @@ class Experiment:
                 driver = simulator(world, fleet, pool, record)
                 driver.desk.watchers += [tracking.watch, first_refusal(say)]
                 if observe is not None:
-                    driver.desk.watchers.append(partial(observe, driver.desk))
+                    driver.desk.watchers.append(observer(observe, driver.desk, stopping.set))
                 tracking.start()  # after the pool: what a tracker keeps open is not forked into the workers
                 drive = Drive(world, driver, directory, stopping, say)
                 drive.run(resume, extendable)

@@ -268,6 +268,21 @@ def test_interrupted_while_it_resumes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert outputs(resume(tmp_path / "run")) == expected
 
 
+def test_an_observer_that_stops_a_run_does_so_after_the_event(tmp_path: Path) -> None:
+    """At a line for the 30th upload, which is evaluated after that line is written."""
+
+    def stop(desk: Desk, line: Event | Measured) -> None:
+        if isinstance(line, Delivered) and desk.server.counters.received == 30:
+            raise Interrupted
+
+    experiment = Experiment(settings(), model=softmax, data=blobs())
+    with pytest.raises(Interrupted):
+        experiment.run(tmp_path / "run", observe=stop)
+    resumed = experiment.run(tmp_path / "run", resume=True)
+    assert 30 in resumed.curve["uploads"]
+    assert outputs(resumed) == outputs(experiment.run(tmp_path / "whole"))
+
+
 def test_a_method_inside_a_function_is_resumed_from_where_it_is(tmp_path: Path) -> None:
     class Inner(FedAsync):
         """Nobody but this function can name it."""
