@@ -126,8 +126,8 @@ class Experiment:
         if progress:
             live, kept = Live(Console(), self.config.stop.uploads), {"overwrite": overwrite, "extendable": extendable}
             with live.shown():
-                told: dict[str, Any] = {"observe": live.observe, "say": live.say, "trackers": trackers, **kept}
-                return self.run(out, workers=workers, resume=resume, **told)
+                told: dict[str, Any] = {"observe": live.beside(observe), "say": live.also(say), **kept}
+                return self.run(out, workers=workers, resume=resume, trackers=trackers, **told)
         directory = Path(out) if out is not None else Path("runs") / self.config.name
         pools.factory(workers)
         if INSIDE in self.config.algorithm.name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from rich.console import Console
 if TYPE_CHECKING:
     from fedasmu.desk import Desk
     from fedasmu.events import Event, Measured
+
+    Observer = Callable[[Desk, Event | Measured], None]
 
 QUIET_INTERVAL = 10.0  # seconds between two lines where there is no terminal
 WIDE = 100  # columns in which a run's whole status has room beside its bar
@@ -63,3 +65,22 @@ class Live:
         elif now - self._said > QUIET_INTERVAL:
             self._said = now
             self.console.print(f"{server.counters.received}/{self.total} uploads  {status}", highlight=False)
+
+    def beside(self, observe: Observer | None) -> Observer:
+        """Follows, and lets somebody else follow too."""
+
+        def both(desk: Desk, line: Event | Measured) -> None:
+            self.observe(desk, line)
+            if observe is not None:
+                observe(desk, line)
+
+        return both
+
+    def also(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """Says it here, and to somebody else."""
+
+        def both(message: str) -> None:
+            self.say(message)
+            say(message)
+
+        return both

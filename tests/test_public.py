@@ -53,6 +53,15 @@ def test_a_recipe_by_its_name(tmp_path: Path) -> None:
         Experiment("quickstart", {"local.lr": -1})
 
 
+def test_with_a_bar_an_observer_is_still_shown_every_line_and_told_what_is_said(tmp_path: Path) -> None:
+    lines: list[object] = []
+    said: list[str] = []
+    run = Experiment(settings(stop={"uploads": 4}), model=softmax, data=blobs()).run
+    run(tmp_path / "run", progress=True, observe=lambda desk, line: lines.append(line), say=said.append)
+    assert len(lines) >= 4
+    assert any(one.startswith("engine: ") for one in said)
+
+
 def test_a_table_with_changes() -> None:
     assert Experiment(settings(), {"local.lr": 0.3}).config.local.lr == 0.3
     assert Experiment(settings(algorithm=FedAsync(alpha=0.2)), {"seed": 4}).config.algorithm == FedAsync(alpha=0.2)
