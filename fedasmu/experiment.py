@@ -230,7 +230,8 @@ def _judged(config: Config, loss: Any, metric: Any, larger: bool | None) -> Conf
             }
         )
     except ValidationError as error:
-        raise UserError("; ".join(str(one["msg"]) for one in error.errors())) from None
+        told = [(*one["loc"], str(one["msg"]).removeprefix("Value error, ")) for one in error.errors()]
+        raise UserError("; ".join(": ".join(map(str, one)) for one in told)) from None
 
 
 def _named(given: Any, word: str) -> str:

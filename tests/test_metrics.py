@@ -157,6 +157,14 @@ def test_a_loss_that_the_native_engine_does_not_know_goes_to_pytorch_with_the_re
         Experiment(settings(engine="native"), model=softmax, data=blobs(), loss=focal).run(tmp_path / "native")
 
 
+@pytest.mark.parametrize(
+    ("given", "words"), [({"loss": "msee"}, "loss: 'msee'.*mean mse"), ({"metric": "mse"}, "metric: 'mse'.*mean rmse")]
+)
+def test_a_name_that_is_not_known_is_told_with_its_argument(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=f"^{words}"):
+        Experiment(settings(), model=softmax, data=blobs(), **given)
+
+
 def test_a_recipe_names_code_by_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_measures.py").write_text(
         "def miss(outputs, targets):\n    return (outputs - targets).abs().max()\n"
