@@ -84,6 +84,10 @@ def _of_file(path: Path) -> Start:
     source = f"model.weights = {path}"
     try:
         data = path.read_bytes()
+    except IsADirectoryError:
+        raise UserError(
+            f"{source}: a folder; name the file, as {path / 'model.safetensors'}, which a run leaves"
+        ) from None
     except OSError as error:
         raise UserError(f"{source}: cannot be read: {error.strerror}") from None
     try:

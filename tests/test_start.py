@@ -115,6 +115,11 @@ def resumed(directory: Path, **own: Any) -> Result:
     return experiment.run(directory, resume=True)
 
 
+def test_a_run_directory_is_told_which_of_its_files_has_the_weights(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model\.weights = .*: a folder; name the file, as .*model\.safetensors"):
+        Experiment(settings(), model=softmax, data=blobs(), weights=tmp_path).run(tmp_path / "run")
+
+
 def test_a_resume_vouches_for_the_weights(tmp_path: Path) -> None:
     path = saved(tmp_path)
     directory = begun(tmp_path, path)
