@@ -38,12 +38,13 @@ def invite(
 def list_keys(directory: Directory) -> None:
     """Show the devices of a run, and the invites that are open."""
     needs_network()
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fedasmu.network.folder import Folder
 
     folder = Folder(directory)
-    table = Table("seat", "name", "examples", "enrolled", "key", "state")
+    named = Column("name", no_wrap=True)  # never broken: `keys revoke` wants it as it is
+    table = Table("seat", named, "examples", "enrolled", "key", "state")
     for seat in folder.register.all():
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(seat.enrolled))
         state = "may come" if seat.revoked is None else "revoked"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -94,6 +95,29 @@ def test_keys(tmp_path: Path) -> None:
     assert "keys rotate" in said("keys", "rotate", str(folder), "--now")
     invited = CliRunner().invoke(app, ["keys", "invite", str(folder), "--name", "kitchen-pi"])
     assert "fedasmu join https://127.0.0.1" in invited.output
+
+
+def test_keys_are_listed_revoked_and_rotated(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, stop={"uploads": 4})
+    federation.run()
+
+    def keys(command: str, *more: str) -> str:
+        done = CliRunner().invoke(app, ["keys", command, str(federation.path), *more])
+        assert done.exit_code == 0, done.output
+        return done.output.replace("\n", "")
+
+    keys("invite", "--name", "kitchen-pi")
+    name = federation.folder.register.all()[0].name
+    listed = keys("list")
+    assert name in listed, "a terminal of 80 columns breaks no name"
+    assert "revoked" not in listed
+    assert re.search(r"invite \w+: 1 left, good for \d+ h", listed)
+    assert f"{name} is revoked" in keys("revoke", name)
+    assert "revoked" in keys("list")
+    before = federation.folder.pins()
+    assert "announced to devices" in keys("rotate")
+    assert "restart the server" in keys("rotate", "--now")
+    assert federation.folder.pins() != before
 
 
 @pytest.mark.parametrize(
