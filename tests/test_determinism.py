@@ -456,9 +456,11 @@ def recipe(directory: Path, checkpoint_seconds: float = 0.2) -> str:
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """The command in a process that minds every signal, even where the tests were started by nohup."""
     line, environment = command(*arguments)
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(line, env=environment, text=True, **streams, **options)
+    minding = f"import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execv({line[0]!r}, {line!r})"
+    return subprocess.Popen([sys.executable, "-c", minding], env=environment, text=True, **streams, **options)
 
 
 def lines(path: Path) -> int:

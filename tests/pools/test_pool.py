@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -392,10 +393,10 @@ def test_long_waits_are_explained(processes: MakePool, monkeypatch: pytest.Monke
     pool = processes(1, say=heard.append)
     pool.submit(job(50), 0.0)
     pool.result(pool.submit(job(4), 1.0))
-    assert set(heard) == {"still waiting for device 4 (task 4) after 0 s"}
+    assert {re.sub(r"\d+ s$", "N s", one) for one in heard} == {"still waiting for device 4 (task 4) after N s"}
     heard.clear()
     pool.result(pool.submit(Job(Evaluate(torch.zeros(1)), -1, -1, 0), 1.0))
-    assert set(heard) <= {"still waiting for the evaluation after 0 s"}
+    assert {re.sub(r"\d+ s$", "N s", one) for one in heard} <= {"still waiting for the evaluation after N s"}
 
 
 def test_closing_leaves_no_process_behind() -> None:
