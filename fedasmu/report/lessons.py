@@ -54,9 +54,12 @@ def ranked(league: League) -> list[Standing]:
 
 
 def leaders(league: League) -> list[Standing]:
-    """The best method, and those that cannot be told from it; nobody leads by a single seed."""
-    first = ranked(league)[0]
-    return [one for one in ranked(league) if tied(first, one)]
+    """The best method, and those that cannot be told from it; nobody leads by a single seed.
+
+    Two seeds alone tell next to nothing apart, however far: what all methods' seeds call no noise is no tie either.
+    """
+    first, least = ranked(league)[0], noise(league)
+    return [one for one in ranked(league) if tied(first, one) and abs(first.score - one.score) <= least]
 
 
 def few(league: League) -> list[Standing]:

@@ -48,6 +48,13 @@ def test_who_cannot_be_told_from_the_best_leads_too(tmp_path: Path) -> None:
     assert "accuracy" not in marked["fedbuff"]
 
 
+def test_with_two_seeds_who_is_at_chance_does_not_lead(tmp_path: Path) -> None:
+    """A paired test of two seeds has t = 0.46 / (0.085 / sqrt 2) = 7.7 < 12.706; all seeds' noise is 0.16."""
+    found = league(tmp_path, {"fedasmu": [0.50, 0.62], "fedavg": [0.54, 0.56], "fedbuff": [0.10, 0.10]})
+    assert [one.label for one in leaders(found)] == ["fedasmu", "fedavg"]
+    assert "; the seeds do not tell fedavg from it." in lesson(found)
+
+
 def test_noise_is_the_least_significant_difference(tmp_path: Path) -> None:
     """Two methods of three seeds with deviations of 0.01: t(4) * 0.01 * sqrt(2 / 3) = 2.776 * 0.008165."""
     found = league(tmp_path, {"fedasmu": [0.80, 0.82, 0.81], "fedavg": [0.71, 0.70, 0.72]})
