@@ -74,14 +74,23 @@ def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
     elif dataset.name != settings.name:
         say(f"{settings.name} is not here: using {dataset.name} (`fedasmu data prepare {settings.name}` gets it)")
     say(f"data from {dataset.folder}")
-    for place in (settings.dir, os.environ.get("FEDASMU_DATA")):
-        if (
-            place
-            and not datasets.describe(settings.name).embedded
-            and not Path(dataset.folder).is_relative_to(Path(place).expanduser())
-        ):
-            say(f"{place} does not hold all of {settings.name}, so it was passed over")
+    for place in passed_over(settings.name, dataset.folder, settings.dir):
+        say(f"{place} does not hold all of {settings.name}, so it was passed over")
     return dataset
+
+
+def passed_over(name: str, folder: str, directory: Path | None) -> list[str]:
+    """The folders that a user named for this data set, which was read from another."""
+    named = [] if directory is None else [str(directory)]
+    named += [os.environ["FEDASMU_DATA"]] if os.environ.get("FEDASMU_DATA") else []
+    found = {os.path.abspath(folder), os.path.realpath(folder)}
+
+    def holds(place: str) -> bool:
+        place = os.path.expanduser(place)
+        ways = (os.path.abspath(place), os.path.realpath(place))
+        return any(Path(path).is_relative_to(way) for path in found for way in ways)
+
+    return [] if datasets.describe(name).embedded else [place for place in named if not holds(place)]
 
 
 def _own_data(path: str) -> FederatedData:

@@ -42,6 +42,7 @@ def prepare(
     """Make a data set ready: find it or download it, check it and decode it."""
     loading()
     from fedasmu import data
+    from fedasmu.materials import passed_over
 
     dataset = data.prepare(name, directory, text=data.TextOptions(vocabulary=vocabulary, length=length))
     if verify:
@@ -52,3 +53,5 @@ def prepare(
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples of shape "
         f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes\nfrom {dataset.folder}"
     )
+    for place in passed_over(name, dataset.folder, directory):
+        say(f"{place} does not hold all of {name}, so it was passed over")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fedasmu import Result, __version__, cli
+from fedasmu import Result, __version__, cli, data
 from helpers.blobs import outputs
+from helpers.idx_files import small, write
 
 RECIPE = """
 # Softmax regression on the images that come with the package.
@@ -195,6 +196,22 @@ def test_preparing_data_says_what_they_are(fedasmu: Command) -> None:
     code, output = fedasmu("data", "prepare", "fashion-mnist-small")
     assert code == 0
     assert "10,000 training and 2,000 test examples of shape 1x28x28, 10 classes" in output
+
+
+def test_a_named_folder_that_was_passed_over_is_told(
+    fedasmu: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = data.load(small("mnist"), write(tmp_path / "theirs" / "mnist", "mnist"))
+    monkeypatch.setattr(data, "prepare", lambda *arguments, **options: read)
+    (tmp_path / "linked").symlink_to(tmp_path / "theirs")
+    for place in ("theirs", str(tmp_path / "theirs" / "mnist"), "linked"):
+        code, output = fedasmu("data", "prepare", "mnist", "--dir", place)
+        assert code == 0
+        assert "passed over" not in output
+    monkeypatch.setenv("FEDASMU_DATA", "/nonexistent")
+    code, output = fedasmu("data", "prepare", "mnist", "--dir", "mine")
+    assert "mine does not hold all of mnist, so it was passed over" in output
+    assert "/nonexistent does not hold all of mnist, so it was passed over" in output
 
 
 @pytest.mark.parametrize(
