@@ -81,6 +81,13 @@ def test_links_within_the_docs_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_page_to_explore_is_in_the_gallery() -> None:
+    results = ROOT / "docs" / "results"
+    pages = {str(path.relative_to(results)) for path in results.rglob("*.html")}
+    gallery = (results / "README.md").read_text().partition("## Gallery")[2].partition("\n## ")[0]
+    assert set(re.findall(r"\]\(([^)]*\.html)\)", gallery)) == pages != set()
+
+
 def test_every_decision_is_in_the_index_under_its_own_title() -> None:
     folder = ROOT / "docs" / "decisions"
     titles = {path.name: path.read_text().partition("\n")[0] for path in sorted(folder.glob("0*.md"))}
