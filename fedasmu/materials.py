@@ -67,6 +67,10 @@ def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
         if settings.dir is None:
             raise UserError("data.dir is missing: the folder that save_to_disk wrote")
         return from_disk(settings.dir, **settings.columns.model_dump(), text=text)
+    try:
+        datasets.describe(settings.name)
+    except UserError as error:
+        raise UserError(f"data.name: {error}") from None
     download = settings.download and settings.fallback is None
     dataset = datasets.load(settings.name, settings.dir, download=download, fallback=settings.fallback, text=text)
     if dataset.name.startswith(f"{settings.name}-{dataset.classes}-of-"):

@@ -49,8 +49,17 @@ def told(error: Any) -> str:
         message += did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]))
     elif "unexpected extra argument" in message and any("--methods" in param.opts for param in command.params):
         message += ": a list is written with commas, as in --methods fedasmu,fedavg"
+    elif value := _refused(error.__cause__):
+        message = message.replace(f": {error.message}", f": {value}: {error.message[0].lower()}{error.message[1:]}")
     path = error.ctx.command_path
     return f"{path}: {message[0].lower()}{message[1:]} (`{path} -h` tells more)"
+
+
+def _refused(cause: BaseException | None) -> str:
+    """The value that an option's type did not take, where the message lacks it."""
+    from pydantic import ValidationError
+
+    return repr(cause.errors()[0]["input"]) if isinstance(cause, ValidationError) else ""
 
 
 def _purpose(command: Any, name: str) -> str:
