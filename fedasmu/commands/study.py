@@ -106,7 +106,8 @@ def compare(
         show_times(grid)
     else:
         show(grid, reference)
-        say(f"tables, figures and a page to look at: fedasmu report {out}")
+        if len(failed) < len(grid):
+            say(f"tables, figures and a page to look at: fedasmu report {out}")
     report_failures(failed)
 
 

@@ -253,6 +253,9 @@ def test_a_cell_that_fails_does_not_lose_the_others(recipe: Path, monkeypatch: p
     assert [line.partition("/grid/")[2] for line in said] == [
         f"fedasync/seed-{seed}: ZeroDivisionError: the pole" for seed in (0, 1)
     ], "a report names what is missing from it"
+    assert "fedasmu report" in text
+    _, text = run(recipe, "--methods", "fedasync", "--seeds", "1", "--out", str(recipe.parent / "none"))
+    assert "fedasmu report" not in text, "there is nothing to report of"
 
 
 def test_a_comparison_is_tracked_run_by_run(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
