@@ -24,6 +24,7 @@ from fedasmu.algorithms.fedasmu.formulas import ServerControls, own_displacement
 from fedasmu.algorithms.fedasmu.notes import merge_fits
 from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
 from fedasmu.algorithms.feddyn import anchor
+from fedasmu.algorithms.guard import GuardSettings
 from fedasmu.algorithms.steps import stepped
 from fedasmu.note import of_table, table
 from fedasmu.protocol import Fetch, Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
@@ -206,6 +207,7 @@ class FedASMUR(Algorithm):
     sigma0: float = Field(0.5, ge=0, description="how fast it falls with staleness")
     iota0: float = Field(0.1, ge=0, description="what remains of it in the long run")
     mu_alpha: float = Field(0.9, gt=0, description="scales the argument of alpha")
+    clip: float | None = Field(1.5, gt=0, description="shorten updates to so many times the usual length; none: never")
     reach: float | None = Field(0.75, gt=0, description="how far along an update the model goes in all; none: as it is")
 
     @property
@@ -221,7 +223,7 @@ class FedASMUR(Algorithm):
         return Periodic(pace.count, pace.limit)
 
     def aggregator(self, federation: Federation) -> Aggregator:
-        return Rebasing(self, federation)
+        return GuardSettings(clip=self.clip).around(Rebasing(self, federation), federation.trainable)
 
     def learner(self) -> Learner:
         return Refreshing(self)

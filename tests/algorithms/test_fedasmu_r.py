@@ -177,6 +177,20 @@ def test_equal_devices_that_all_pull_one_way_do_not_overshoot(tmp_path: Path) ->
     assert ends[1.0] == pytest.approx(1.0)
 
 
+def test_an_update_counts_for_no_more_than_a_usual_one_and_a_half(tmp_path: Path) -> None:
+    """After five updates of length 1, one of length 8, as of a device that diverges."""
+    moved = {}
+    for clip in (None, 1.5):
+        server = FedASMUR(correction="none", reach=None, clip=clip).aggregator(federation(tmp_path))
+        base = model(3, 0.0, 0.0)
+        for device in range(4):
+            server.aggregate(base, [arrived(device, base, vector(0.6, 0.8), 1)])
+        server.aggregate(base, [arrived(0, base, vector(0.0, 1.0), 1)])
+        made = server.aggregate(base, [arrived(1, base, vector(0.0, -8.0), 1)])
+        moved[clip] = float(made.vector[1]) / made.weights[0]
+    assert moved == pytest.approx({None: -8.0, 1.5: -1.5})
+
+
 def session(newer: Model | None, memory: dict[str, Any], **settings: Any) -> tuple[list[Any], Report]:
     """A device at (0, 0) whose first half ends in (1, 0), and whose second half adds (0, 1)."""
     given = task(vector(0.0, 0.0), trainable=2, **({"pull": 0.2} if settings.get("correction") == "dynamic" else {}))
@@ -241,7 +255,14 @@ def test_without_a_slot_to_ask_at_a_device_trains_in_one_piece() -> None:
 
 
 def test_with_everything_off_it_is_fedasmu_d_without_a_merge(run: Run) -> None:
-    plain = {"name": "fedasmu-r", "fresh": "none", "correction": "none", "reach": None, "calibrate": False}
+    plain = {
+        "name": "fedasmu-r",
+        "fresh": "none",
+        "correction": "none",
+        "reach": None,
+        "calibrate": False,
+        "clip": None,
+    }
     fixed = {"lr_lambda": 0.0, "lr_sigma": 0.0, "lr_iota": 0.0}
     other = {"name": "fedasmu-d", "merge": False, **fixed}
     ours, theirs = outputs(run(algorithm=plain)), outputs(run(algorithm=other))
