@@ -26,7 +26,7 @@ REPRODUCE_EXAMPLES = """
 
   fedasmu reproduce ablation --budget half --only lenet-cifar-10
 
-  fedasmu reproduce table1 --only cnn-cifar-10 --tuned runs/reproduce-small/tuning/lenet-cifar-10/tuned.json
+  fedasmu reproduce table1 --only lenet-cifar-100 --tuned runs/reproduce-small/tuning/lenet-cifar-10/tuned.json
 
 [bold]Studies[/bold]
 
@@ -92,7 +92,7 @@ def reproduce(
     spend = spend if seeds is None else replace(spend, seeds=seeds)
     out = out or Path("runs") / f"reproduce-{budget}"
     names = [name.strip() for name in only.split(",") if name.strip()]
-    best = {} if tuned is None else {part.title: sweep.read(tuned) for part in chosen.parts}
+    best = {} if tuned is None else dict.fromkeys((part.title for part in chosen.parts), sweep.read(tuned))
     plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], best)
     say(f"{study}: {chosen.about}. Budget {budget}: {plan.spent}.")
     for part, reason in plan.left_out.items():
