@@ -16,8 +16,9 @@ from fedasmu.packaged import RECIPES
 
 if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
+    from fedasmu.study.cells import Cell
     from fedasmu.study.judging import Found
-    from fedasmu.study.tuning import Tuning
+    from fedasmu.study.reproduce import Plan
 
 REPRODUCE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -86,7 +87,6 @@ def reproduce(
     from fedasmu.study import reproduce as studied
     from fedasmu.study import sweep, versus
     from fedasmu.study.studies import BUDGETS, STUDIES
-    from fedasmu.study.tuning import tuning
 
     chosen, spend = STUDIES[study], BUDGETS[budget]
     spend = spend if seeds is None else replace(spend, seeds=seeds)
@@ -98,7 +98,7 @@ def reproduce(
     for part, reason in plan.left_out.items():
         say(f"not run: {part.title}: {reason}")
     if tune:
-        best = _tuned(tuning(chosen, plan, RECIPES, out, overrides or [], tune), count, overwrite)
+        best = _tuned(chosen.methods, plan, out / "tuning", overrides or [], tune, count, overwrite)
         plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], best)
     failed = run_grid(plan.all_cells, count, overwrite)
     found = studied.measured(plan)
@@ -110,16 +110,22 @@ def reproduce(
     report_failures(failed)
 
 
-def _tuned(runs: Tuning, workers: int | str, overwrite: bool) -> dict[str, dict[str, list[str]]]:
+def _tuned(
+    methods: str, plan: Plan, out: Path, overrides: list[str], trials: int, workers: int | str, overwrite: bool
+) -> dict[str, dict[str, list[str]]]:
     """Tune for every part; each has its tuned.json beside the runs that it was found with."""
     from fedasmu.study import sweep
+    from fedasmu.study.tuning import tuned
 
-    report_failures(run_grid([cell for _, cells in runs.values() for cell in cells], workers, overwrite))
+    def run(grid: list[Cell]) -> None:
+        report_failures(run_grid(grid, workers, overwrite))
+
     best = {}
-    for part, (tried, cells) in runs.items():
-        results = sweep.tried(tried, cells)
+    for part, grid in plan.cells.items():
+        recipe, folder, uploads = RECIPES / f"{part.recipe}.toml", out / part.title, grid[0].config.stop.uploads
+        results = tuned(recipe, methods, uploads, folder, [*part.changes, *overrides], trials, run)
         show_grid(sweep.table(results))
-        say(f"best settings: {sweep.write(results, part.recipe, cells[0].directory.parents[1])}")
+        say(f"best settings: {sweep.write(results, part.recipe, folder)}")
         best[part.title] = sweep.best(results)
     return best
 

@@ -130,7 +130,8 @@ def sweep(
         list[str] | None, typer.Option(metavar="KEY=V1,V2", help="A key and the values to try; repeatable.")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(metavar="N", help="Instead of --grid: N settings of every method, its own among them.")
+        int | None,
+        typer.Option(metavar="N", help="Instead of --grid: learning rates, then settings of each method's own."),
     ] = None,
     methods: Methods = "",
     seeds: Seeds = 1,
@@ -152,14 +153,16 @@ def sweep(
         )
     count = study_workers(workers)
     from fedasmu.study import sweep as tuning
-    from fedasmu.study.sweeping import planned
 
     chosen = _chosen(path, methods, grid or [], "--grid", allow_code)
     out = out or Path("runs") / f"sweep-{path.stem}"
     seed_list = seed_range(seeds, first_seed)
-    chosen, runs = planned(path, chosen, seed_list, out, overrides or [], budget, trials, allow_code)
-    failed = run_grid(runs, count, overwrite)
-    results = tuning.tried(chosen, runs)
+    failed: Failures = []
+
+    def run(cells: list[Cell]) -> None:
+        failed.extend(run_grid(cells, count, overwrite))
+
+    results = tuning.swept(path, chosen, seed_list, out, overrides or [], trials, run, budget, allow_code)
     if results:
         show_grid(tuning.table(results))
         for edge in tuning.at_an_edge(results):

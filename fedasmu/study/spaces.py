@@ -1,8 +1,8 @@
 """Fair tuning: what is tried for each method, and the same number of trials for all of them.
 
-The first trial is always the recipe as it is. The others try the same learning rates for every method, because the
-luck of drawing a high one would decide a comparison; each with settings of the method's own, drawn in an order that
-depends on the method alone: more trials go on where fewer ended.
+First the learning rate: the recipe's and others, the same for every method, because the luck of drawing a high one
+would decide a comparison. Then, at the rate that was best for it, settings of the method's own, drawn in an order that
+depends on the method alone. A method that has too few of its own tries further rates instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fedasmu.errors import UserError
 from fedasmu.seeding import derive
 from fedasmu.study.variants import Variant, distinct
 
+RATE = "local.lr"
 FACTORS = (1.0, 3.2, 0.32, 10.0, 0.1, 5.6, 1.8, 0.56, 0.18)  # of the recipe's learning rate, as they are tried
 SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settings, around their defaults
     "fedasmu": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
@@ -37,21 +38,44 @@ SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settin
 }
 
 
-def trials(variants: Sequence[Variant], rate: float, count: int) -> list[Variant]:
-    """Every variant with `count` settings. `rate` is the recipe's learning rate."""
+def check(count: int) -> None:
     if not 1 <= count <= len(FACTORS):
         raise UserError(f"trials = {count}: must be 1 to {len(FACTORS)}, so that every method has as many to try")
+
+
+def with_rates(variants: Sequence[Variant], rate: float, count: int) -> list[Variant]:
+    """The first half of `count` trials: every variant as it is, and with other learning rates. `rate`: the recipe's."""
+    return distinct([one for variant in variants for one in _rates(variant, rate)[: _half(count)]])
+
+
+def with_settings(
+    variants: Sequence[Variant], best: Mapping[str, Sequence[str]], rate: float, count: int
+) -> list[Variant]:
+    """The second half: settings of its own at the learning rate that is among the `best` of each variant so far."""
     found = []
     for variant in variants:
-        found += [variant, *(variant.changed(keys) for keys in _drawn(variant, rate)[: count - 1])]
-    return distinct(found)
+        kept = [(key, value) for key, _, value in (text.partition("=") for text in best[variant.label]) if key == RATE]
+        own = [variant.changed((*kept, *settings)) for settings in _drawn(variant)]
+        found += [*own, *_rates(variant, rate)[_half(count) :]][: count - _half(count)]
+    return found
 
 
-def _drawn(variant: Variant, rate: float) -> list[tuple[tuple[str, str], ...]]:
-    """All learning rates but the recipe's, each with a combination of the method's own settings."""
-    own = SPACES.get(named(variant.method).names()[0], {})
-    axes = [[(f"algorithm.{key}", f"{value:g}") for value in values] for key, values in own.items()]
-    combinations = list(itertools.product(*axes))
-    order = sorted(range(len(combinations)), key=lambda place: derive(0, "trial", variant.label, place))
-    settings = itertools.cycle(combinations[place] for place in order)
-    return [(("local.lr", f"{factor * rate:.3g}"), *next(settings)) for factor in FACTORS[1:]]
+def _half(count: int) -> int:
+    return (count + 1) // 2
+
+
+def _rates(variant: Variant, rate: float) -> list[Variant]:
+    return [variant, *(variant.changed([(RATE, f"{factor * rate:.3g}")]) for factor in FACTORS[1:])]
+
+
+def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:
+    """All combinations of the method's own settings but its defaults."""
+    method = named(variant.method)
+    own = SPACES.get(method.names()[0], {})
+    defaults = tuple(method.model_fields[key].default for key in own)
+    combinations = [values for values in itertools.product(*own.values()) if values != defaults]
+    combinations.sort(key=lambda values: derive(0, "trial", variant.label, *map(str, values)))
+    return [
+        tuple((f"algorithm.{key}", f"{value:g}") for key, value in zip(own, values, strict=True))
+        for values in combinations
+    ]

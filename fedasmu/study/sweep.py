@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,12 @@ from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.imports import agree, named_code
 from fedasmu.measure import ACCURACY
-from fedasmu.recipe import override
+from fedasmu.recipe import load, override
 from fedasmu.report.league import find, leagues
 from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid, plus_minus
-from fedasmu.study.cells import Cell
+from fedasmu.study import spaces
+from fedasmu.study.cells import Cell, cells
 from fedasmu.study.variants import Variant
 
 HELD_OUT = 0.1
@@ -39,9 +40,9 @@ def _key(text: str) -> str:
     return text.partition("=")[0].strip()
 
 
-def check(cells: Sequence[Cell]) -> None:
+def check(runs: Sequence[Cell]) -> None:
     """Refuse whatever would be judged on the test data."""
-    for cell in cells:
+    for cell in runs:
         if not cell.config.data.held_out:
             raise UserError("data.held_out = 0: a sweep needs training data to judge on, a tenth for instance")
         if ":" in cell.config.data.name:
@@ -60,9 +61,43 @@ class Tried:
     standing: Standing
 
 
-def tried(variants: Sequence[Variant], cells: Sequence[Cell]) -> list[Tried]:
+def swept(
+    recipe: Path,
+    chosen: Sequence[Variant],
+    seeds: Iterable[int],
+    out: Path,
+    changes: Sequence[str],
+    trials: int | None,
+    run: Callable[[list[Cell]], object],
+    budget: float | None = None,
+    allow_code: bool = False,
+    option: str = "--set",
+) -> list[Tried]:
+    """What was tried, the best of each method first: the chosen variants, or so many trials of each of them.
+
+    `run` runs cells. Refuses what would be judged on the test data.
+    """
+
+    def performed(variants: Sequence[Variant]) -> list[Cell]:
+        runs = cells(recipe, variants, seeds, out, held_out(changes), budget, allow_code=allow_code, option=option)
+        check(runs)
+        run(runs)
+        return runs
+
+    if trials is None:
+        return tried(chosen, performed(chosen))
+    spaces.check(trials)
+    rate = load(recipe, changes, option, allow_code=allow_code).local.lr
+    first = spaces.with_rates(chosen, rate, trials)
+    runs = performed(first)
+    found = best(tried(first, runs))
+    more = spaces.with_settings([one for one in chosen if one.label in found], found, rate, trials)
+    return tried([*first, *more], [*runs, *(performed(more) if more else [])])
+
+
+def tried(variants: Sequence[Variant], runs: Sequence[Cell]) -> list[Tried]:
     """What finished with all its seeds, the best setting of each method first."""
-    directories = {cell.directory: cell.label for cell in cells}
+    directories = {cell.directory: cell.label for cell in runs}
     done = [directory for directory in directories if (directory / "summary.json").is_file()]
     standings: dict[str, Standing] = {}
     for league in leagues(find(done)) if done else []:

@@ -1,8 +1,8 @@
-"""sweep from Python, and the runs that it has in common with the command."""
+"""sweep from Python."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,14 @@ from rich.console import Console
 
 from fedasmu.errors import UserError
 from fedasmu.packaged import find
-from fedasmu.recipe import Changes, load, texts
+from fedasmu.recipe import Changes, texts
 from fedasmu.report.tables import Grid
 from fedasmu.study import grid as runs_of
-from fedasmu.study import spaces
 from fedasmu.study import sweep as found
 from fedasmu.study.board import Board
-from fedasmu.study.cells import Cell, cells
+from fedasmu.study.cells import Cell
 from fedasmu.study.comparison import chosen_of, seed_range
-from fedasmu.study.variants import Variant, axes_of, crossed
+from fedasmu.study.variants import axes_of, crossed
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,9 @@ def sweep(
 ) -> Sweep:
     """Find the best settings of each method, as `fedasmu sweep` does: on training data that is held out for it.
 
-    `grid` has the values to try, as {"local.lr": [0.01, 0.03], "fedasync.alpha": [0.3, 0.6]}; instead of it, `trials`
-    draws so many settings for every method, its own among them. All else is as in `fedasmu.compare`.
+    `grid` has the values to try, as {"local.lr": [0.01, 0.03], "fedasync.alpha": [0.3, 0.6]}. Instead of it, `trials`
+    tries so many settings of every method: learning rates, then settings of its own at the best of them. All else is as
+    in `fedasmu.compare`.
     """
     if bool(grid) == (trials is not None):
         raise UserError(
@@ -81,29 +81,14 @@ def sweep(
     path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
     directory = Path("runs") / f"sweep-{path.stem}" if out is None else Path(out)
     chosen = crossed(chosen_of(path, methods), axes_of(grid or {}, "grid"), "grid")
-    chosen, runs = planned(path, chosen, range_of_seeds, directory, texts(changes), budget, trials, option="changes")
-    failed = runs_of.run(runs, workers, Board(Console(quiet=not progress)), overwrite)
-    results = found.tried(chosen, runs)
+    failed: runs_of.Failures = []
+
+    def run(cells: list[Cell]) -> None:
+        failed.extend(runs_of.run(cells, workers, Board(Console(quiet=not progress)), overwrite))
+
+    results = found.swept(
+        path, chosen, range_of_seeds, directory, texts(changes), trials, run, budget, option="changes"
+    )
     if results:
         found.write(results, str(recipe), directory)
     return Sweep(directory, tuple(results), {str(cell): reason for cell, reason in failed})
-
-
-def planned(
-    recipe: Path,
-    chosen: Sequence[Variant],
-    seeds: Iterable[int],
-    out: Path,
-    changes: Sequence[str],
-    budget: float | None,
-    trials: int | None,
-    allow_code: bool = False,
-    option: str = "--set",
-) -> tuple[list[Variant], list[Cell]]:
-    """What a sweep tries, and its runs. Refuses what would be judged on the test data."""
-    if trials is not None:
-        rate = load(recipe, changes, option, allow_code=allow_code).local.lr
-        chosen = spaces.trials(chosen, rate, trials)
-    runs = cells(recipe, chosen, seeds, out, found.held_out(changes), budget, allow_code=allow_code, option=option)
-    found.check(runs)
-    return list(chosen), runs

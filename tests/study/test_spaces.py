@@ -1,8 +1,9 @@
-"""Fair tuning: as many trials for every method, of settings that it has, and more of them go on where fewer ended."""
+"""Fair tuning: as many trials for every method, the same learning rates, then settings that it has."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,45 +16,68 @@ from fedasmu.errors import UserError
 from fedasmu.packaged import RECIPES
 from fedasmu.recipe import load
 from fedasmu.study import variants
-from fedasmu.study.spaces import SPACES, trials
+from fedasmu.study.spaces import SPACES, check, with_rates, with_settings
+from fedasmu.study.variants import Variant
 
 
-def test_every_method_of_the_tables_has_as_many_trials() -> None:
+def _all(chosen: list[Variant], count: int, best_rate: str = "") -> list[Variant]:
+    """All trials, where the given learning rate was best for every method."""
+    best = {one.label: [f"local.lr={best_rate}"] if best_rate else [] for one in chosen}
+    return [*with_rates(chosen, 0.03, count), *with_settings(chosen, best, 0.03, count)]
+
+
+def _given(one: Variant) -> dict[str, str]:
+    return dict(change.split("=") for change in one.changes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 9])
+def test_every_method_of_the_tables_has_as_many_trials(count: int) -> None:
     chosen = variants.read("tables")
-    tried = trials(chosen, rate=0.03, count=9)
-    assert len(tried) == 9 * len(chosen) == 99
-    assert [one.label for one in tried[::9]] == [one.label for one in chosen]  # the recipe as it is comes first
-    assert len({(one.method, one.changes) for one in tried}) == 99
+    tried = _all(chosen, count, "0.096")
+    assert Counter(one.method for one in tried) == {one.method: count for one in chosen}
+    assert len({(one.method, one.changes) for one in tried}) == count * len(chosen)
+    assert [one for one in tried if not one.changes] == chosen  # the recipe as it is comes first
 
 
-def test_more_trials_go_on_where_fewer_ended() -> None:
-    chosen = variants.read("fedbuff,fedavg")
-    few, many = trials(chosen, 0.03, 3), trials(chosen, 0.03, 6)
-    assert set(few) <= set(many)
+def test_learning_rates_come_first_and_are_the_same_for_all() -> None:
+    tried = with_rates(variants.read("fedasmu-r,fedbuff,fedavg"), rate=0.03, count=6)
+    assert [_given(one) for one in tried] == [{}, {"local.lr": "0.096"}, {"local.lr": "0.0096"}] * 3
 
 
-def test_every_method_tries_the_same_learning_rates_and_settings_of_its_own() -> None:
-    tried = trials(variants.read("fedasmu-r,fedbuff,area,fedavg"), rate=0.03, count=4)
-    rates = [dict(change.split("=") for change in one.changes).get("local.lr") for one in tried]
-    assert rates == [None, "0.096", "0.0096", "0.3"] * 4
-    own = [[change for change in one.changes if change.startswith("algorithm.")] for one in tried]
-    assert [len(settings) for settings in own] == [0, 2, 2, 2, 0, 2, 2, 2, 0, 1, 1, 1, 0, 0, 0, 0]
-    assert own[1] != own[2] != own[3]  # drawn, not the defaults again and again
+def test_settings_of_its_own_are_tried_at_the_rate_that_was_best_for_a_method() -> None:
+    chosen = variants.read("fedasmu-r,fedbuff,area,fedavg")
+    best = {"fedasmu-r": ["local.lr=0.096"], "fedbuff": [], "area": ["local.lr=0.0096"], "fedavg": ["local.lr=0.096"]}
+    ours, buffered, area, average = (
+        [_given(one) for one in with_settings([one], best, rate=0.03, count=6)] for one in chosen
+    )
+    assert [one["local.lr"] for one in ours] == ["0.096"] * 3
+    assert [set(one) for one in buffered] == [{"algorithm.buffer", "algorithm.server_lr"}] * 3
+    assert area == [{"local.lr": "0.0096", "algorithm.buffer": "3"}, {"local.lr": "0.3"}, {"local.lr": "0.003"}]
+    assert average == [{"local.lr": "0.3"}, {"local.lr": "0.003"}, {"local.lr": "0.168"}]  # it has nothing of its own
+
+
+def test_more_trials_of_its_own_settings_go_on_where_fewer_ended() -> None:
+    chosen = variants.read("fedbuff,moon")
+    few, many = (with_settings(chosen, {"fedbuff": [], "moon": []}, 0.03, count) for count in (4, 8))
+    assert set(few) < set(many)
 
 
 @pytest.mark.parametrize("method", SPACES)
 def test_a_space_has_the_methods_own_settings_and_their_defaults(method: str) -> None:
     fields = named(method).model_fields
+    defaults = {}
     for key, values in SPACES[method].items():
         assert fields[key].default in values
-    for trial in trials(variants.read(method), 0.03, 9):
+        defaults[f"algorithm.{key}"] = f"{fields[key].default:g}"
+    for trial in _all(variants.read(method), 9):
         given = [f"algorithm.name={method}", *trial.changes]
         assert load(RECIPES / "quickstart.toml", given).algorithm.name == method
+        assert _given(trial) != defaults  # these are tried already, as the method is
 
 
 def test_no_more_trials_than_every_method_has() -> None:
     with pytest.raises(UserError, match="trials = 10: must be 1 to 9"):
-        trials(variants.read("fedavg"), 0.03, 10)
+        check(10)
 
 
 TINY = ("data.name=fashion-mnist-small", "model=softmax", "fleet.devices=5", "local.epochs=1", "evaluate.every=2")
@@ -61,12 +85,19 @@ SETS = [text for change in TINY for text in ("--set", change)]
 
 
 def test_one_command_tunes_and_reproduces(tmp_path: Path) -> None:
-    command = ["reproduce", "slots", "--only", "lenet-fashion-mnist", "--tune", "2", "--set", "stop.uploads=8", *SETS]
+    command = ["reproduce", "slots", "--only", "lenet-fashion-mnist", "--tune", "3", "--set", "stop.uploads=8", *SETS]
     result = CliRunner().invoke(app, [*command, "--workers", "inline", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "tuning/lenet-fashion-mnist/tuned.json").read_text())
     assert set(found["best"]) == {"fedasmu", "fedasmu-h1", "fedasmu-h2", "fedasmu-h3"}
-    assert len(found["table"]) == 8
+    tried = [line["settings"] for line in found["table"] if line["method"] == "fedasmu-h1"]
+    assert len(found["table"]) == 12
+    assert [] in tried
+    rates, own = (
+        {tuple(one) for one in tried if any(change.startswith(key) for change in one)} for key in ("local", "algorithm")
+    )
+    assert len(rates | own) == 2
+    assert len(own) == 1  # at whichever rate was better
     assert all(len(line["seeds"]) == 2 and min(line["seeds"]) >= 100 for line in found["table"])
     run = Result(tmp_path / "lenet-fashion-mnist/fedasmu-h1/seed-0")
     tuned = Result(Path(next(line for line in found["table"] if line["method"] == "fedasmu-h1")["runs"][0]))
