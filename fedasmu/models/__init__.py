@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MODELS", "Architecture", "Option", "architecture", "build", "option_names"]
 
+INIT = Option("init", "default", "he: every layer but the last by He's rule, which spares a plateau", ("default", "he"))
 MODELS: tuple[Architecture, ...] = (
     Architecture(
         "lenet5",
@@ -42,7 +43,10 @@ MODELS: tuple[Architecture, ...] = (
         "alexnet",
         "fedasmu.models.alexnet:alexnet",
         "AlexNet for small images",
-        (Option("size", "small", "gap: global pooling instead of hidden dense layers", ("small", "large", "gap")),),
+        (
+            Option("size", "small", "gap: global pooling instead of hidden dense layers", ("small", "large", "gap")),
+            INIT,
+        ),
     ),
     Architecture(
         "vgg11",
@@ -51,6 +55,7 @@ MODELS: tuple[Architecture, ...] = (
         (
             Option("batch_norm", False, "BatchNorm after each convolution", (False, True)),
             Option("head", "mlp", "mlp: two hidden layers of 512; linear: none", ("mlp", "linear")),
+            INIT,
         ),
     ),
     Architecture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from fedasmu.models import shapes
+from fedasmu.models.initialise import he_throughout
 
 WIDTHS = {
     "small": (64, 192, 384, 256, 256),
@@ -13,8 +14,15 @@ WIDTHS = {
 }
 
 
-def alexnet(shape: tuple[int, ...], classes: int, *, size: str = "small") -> nn.Sequential:
+def alexnet(shape: tuple[int, ...], classes: int, *, size: str = "small", init: str = "default") -> nn.Sequential:
     """Five 3x3 convolutions with three poolings; the paper does not say which of these sizes it used."""
+    network = nn.Sequential(*_layers(shape, classes, size))
+    if init == "he":
+        he_throughout(network)
+    return network
+
+
+def _layers(shape: tuple[int, ...], classes: int, size: str) -> list[nn.Module]:
     channels, height, width = shapes.image("alexnet", shape, 8)
     layers: list[nn.Module] = []
     for index, outputs in enumerate(WIDTHS[size]):
@@ -23,9 +31,9 @@ def alexnet(shape: tuple[int, ...], classes: int, *, size: str = "small") -> nn.
             layers.append(nn.MaxPool2d(2))
         channels = outputs
     if size == "gap":
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+        return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
     flat = channels * (height // 8) * (width // 8)
-    return nn.Sequential(*layers, nn.Flatten(), *_head(flat, 4096 if size == "large" else 1024, classes, size))
+    return [*layers, nn.Flatten(), *_head(flat, 4096 if size == "large" else 1024, classes, size)]
 
 
 def _head(inputs: int, hidden: int, classes: int, size: str) -> list[nn.Module]:

@@ -18,6 +18,19 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def he_throughout(network: nn.Sequential) -> None:
+    """Normal weights of deviation sqrt(2 / inputs) and zero biases for every layer but the last.
+
+    A signal then passes all rectifiers as strong as it came. The last layer has none behind it: from the same
+    distribution its outputs, and so the first losses, would be too large.
+    """
+    layers = [layer for layer in network if isinstance(layer, nn.Conv2d | nn.Linear)]
+    for layer in layers[:-1]:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
 def he_normal(module: nn.Module) -> None:
     """Normal weights of deviation sqrt(2 / (k k out)) and zero biases for every convolution in `module`."""
     for layer in module.modules():

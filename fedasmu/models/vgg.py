@@ -5,12 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from fedasmu.models import shapes
-from fedasmu.models.initialise import he_normal
+from fedasmu.models.initialise import he_normal, he_throughout
 
 STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
-def vgg11(shape: tuple[int, ...], classes: int, *, batch_norm: bool = False, head: str = "mlp") -> nn.Sequential:
+def vgg11(
+    shape: tuple[int, ...], classes: int, *, batch_norm: bool = False, head: str = "mlp", init: str = "default"
+) -> nn.Sequential:
     """Eight 3x3 convolutions in five pooled stages, then dense layers of 512, 512 and `classes`, or the last alone."""
     channels, height, width = shapes.image("vgg11", shape, 32)
     layers: list[nn.Module] = []
@@ -28,5 +30,6 @@ def vgg11(shape: tuple[int, ...], classes: int, *, batch_norm: bool = False, hea
         layers += [nn.Linear(inputs, hidden), nn.ReLU()]
         inputs = hidden
     network = nn.Sequential(*layers, nn.Linear(inputs, classes))
-    he_normal(network)
+    initialise = he_throughout if init == "he" else he_normal
+    initialise(network)
     return network

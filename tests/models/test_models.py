@@ -59,6 +59,8 @@ COUNTS: list[tuple[str, tuple[int, ...], int, dict[str, Any], int]] = [
     ("vgg11", CIFAR, 100, {"batch_norm": True}, 9_802_596),
     ("vgg11", CIFAR, 10, {"head": "linear"}, 9_225_610),
     ("vgg11", CIFAR, 100, {"head": "linear"}, 9_271_780),
+    ("alexnet", CIFAR, 10, {"init": "he"}, 7_506_762),
+    ("vgg11", CIFAR, 10, {"init": "he"}, 9_750_922),
     ("textcnn", TEXT, 2, {}, 1_120_902),
     ("textcnn", TEXT, 2, {"vocabulary": 5_000}, 620_902),
     ("textcnn", TEXT, 2, {"vocabulary": 20_000}, 2_120_902),
@@ -167,6 +169,25 @@ def test_vgg_starts_with_he_weights_and_no_bias() -> None:
     assert last.weight.std().item() == pytest.approx((2 / (3 * 3 * 512)) ** 0.5, rel=0.01)
     assert last.bias is not None
     assert not last.bias.any()
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg11"])
+def test_he_throughout_keeps_a_signal_as_strong_as_it_came(name: str) -> None:
+    network = build(name, shape=CIFAR, classes=10, seed=1, init="he")
+    *hidden, last = (layer for layer in network.modules() if isinstance(layer, nn.Conv2d | nn.Linear))
+    for layer in hidden:
+        assert layer.weight.std().item() == pytest.approx((2 / layer.weight[0].numel()) ** 0.5, rel=0.05)
+        assert layer.bias is not None
+        assert not layer.bias.any()
+    assert last.weight.abs().max().item() <= last.weight.shape[1] ** -0.5  # torch's own
+    inputs = torch.randn(8, *CIFAR, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        reached, before = (
+            nn.Sequential(*list(build(name, shape=CIFAR, classes=10, seed=1, init=init).children())[:-1])(inputs)
+            for init in ("he", "default")
+        )
+    assert 0.3 < reached.square().mean() < 10
+    assert before.square().mean() < 0.03
 
 
 def every_choice() -> list[Any]:
