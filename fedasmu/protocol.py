@@ -99,6 +99,10 @@ class Train:
     work: float = 1.0  # share of the whole network's work that a step takes: below 1 for a sub-network
     state: Tensor | None = None  # of the optimiser, from the task's training before: who drives the session fills it in
 
+    def __post_init__(self) -> None:
+        if self.calibrated and self.objective is not None:
+            raise ValueError("Train: it is the cross-entropy that can be calibrated, not an objective of one's own")
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:

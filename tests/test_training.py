@@ -126,6 +126,12 @@ def test_a_calibrated_training_follows_the_formula() -> None:
     assert not torch.equal(trained.vector, perform(trainer, Train(start, range(3), 0.1)).vector)
 
 
+def test_an_objective_of_ones_own_is_not_calibrated() -> None:
+    """An engine that has to compute it would have to reach into it: rather none does than one of the two."""
+    with pytest.raises(ValueError, match="it is the cross-entropy that can be calibrated"):
+        Train(torch.zeros(42), range(3), 0.1, objective=lambda module, inputs, targets: inputs.sum(), calibrated=True)
+
+
 def test_how_frequent_its_classes_are_does_not_move_a_calibrated_device() -> None:
     """Nothing can be learned from inputs that are all 0: what is left of the pull is (n_c + 1) / (n + C) - n_c / n."""
     data = blobs()
