@@ -55,8 +55,9 @@ def plan(
         if name not in known:
             raise UserError(f"--only {name}: this study has: {', '.join(known)}")
     made = Plan({}, {})
+    asked = any(text.partition("=")[0].strip() == "stop.uploads" for text in overrides)  # then that many it is
     for part in study.parts:
-        share, path = budget.share(part.recipe), recipes / f"{part.recipe}.toml"
+        share, path = 1.0 if asked else budget.share(part.recipe), recipes / f"{part.recipe}.toml"
         if reason := _obstacle(part, only, path, share, overrides):
             made.left_out[part] = reason
             continue

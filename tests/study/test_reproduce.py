@@ -150,6 +150,9 @@ def test_what_cannot_run_is_left_out_with_its_reason(tmp_path: Path, monkeypatch
     }
     assert len(plan.all_cells) == 4 * 11
     assert plan.all_cells[0].config.stop.uploads == 300
+    asked = reproduce.plan(STUDIES["table1"], BUDGETS["small"], [], RECIPES, tmp_path, ["stop.uploads=7"])
+    assert {cell.config.stop.uploads for cell in asked.all_cells} == {7}  # not a share of them
+    assert [part.title for part in asked.left_out] == ["resnet-tiny-imagenet"]
     missing = reproduce.plan(STUDIES["devices"], BUDGETS["small"], [], tmp_path, tmp_path, [])
     assert list(missing.left_out.values()) == ["there is no recipe lenet-fashion-mnist"]
     with pytest.raises(UserError, match="this study has: lenet-cifar-10, cnn"):
@@ -177,7 +180,7 @@ def test_settings_that_were_found_elsewhere(tmp_path: Path) -> None:
 def test_as_many_seeds_as_one_asks_for(tmp_path: Path) -> None:
     assert tiny_study(tmp_path, "--seeds", "2").exit_code == 0
     assert (tmp_path / "lenet-fashion-mnist/fedasmu/seed-1/summary.json").is_file()
-    assert "Budget small: 2 seeds; 10 uploads" in (tmp_path / "slots.md").read_text()
+    assert "Budget small: 2 seeds; 20 uploads" in (tmp_path / "slots.md").read_text()
 
 
 def test_settings_are_found_or_given(tmp_path: Path) -> None:
@@ -195,6 +198,6 @@ def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
     assert (tmp_path / "lenet-fashion-mnist/fedasmu-h3/seed-0/summary.json").is_file()
     report = (tmp_path / "slots.md").read_text()
     assert "Not run: lenet-cifar-10" in report
-    assert "Budget small: 1 seed; 10 uploads for lenet-fashion-mnist." in report  # what was run, not what is usual
+    assert "Budget small: 1 seed; 20 uploads for lenet-fashion-mnist." in report  # what was run, not what is usual
     assert "undecided" in report
     assert "| holds" not in report
