@@ -95,7 +95,7 @@ class Train:
     anchor: Tensor | None = None  # None: the vector that this training starts from
     mask: Tensor | None = None
     objective: Objective | None = None
-    calibrated: bool = False  # log of each class's share of the device's examples is added to its output
+    calibrated: bool = False  # what `training.calibration` makes of the device's classes is added to its outputs
     work: float = 1.0  # share of the whole network's work that a step takes: below 1 for a sub-network
     state: Tensor | None = None  # of the optimiser, from the task's training before: who drives the session fills it in
 

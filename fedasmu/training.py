@@ -38,11 +38,13 @@ def batches(shard: Tensor, work: Workload, seed: int, steps: range) -> list[Tens
 
 
 def calibration(targets: Tensor, classes: int) -> Tensor:
-    """log((n_c + 1) / (n + C)): what is added to the outputs of a device that trains calibrated. How frequent its
+    """s log((n_c + 1) / (n + C)): what is added to the outputs of a device that trains calibrated. How frequent its
     classes are is then no longer for the network to learn, and a class that it lacks is not pushed down.
+
+    s is the share of the classes that it has: one that has a single class would otherwise have nothing left to teach.
     """
     counts = torch.bincount(targets, minlength=classes).to(torch.float32)
-    return torch.log((counts + 1) / (len(targets) + classes))
+    return (counts > 0).sum() / classes * torch.log((counts + 1) / (len(targets) + classes))
 
 
 def slope(gradient: Tensor, start: Tensor, end: Tensor) -> float:

@@ -108,8 +108,9 @@ def test_pull_anchor_and_mask_follow_the_formula() -> None:
 
 
 def test_a_calibration_by_hand() -> None:
-    expected = torch.tensor([3 / 6, 2 / 6, 1 / 6]).log()
+    expected = 2 / 3 * torch.tensor([3 / 6, 2 / 6, 1 / 6]).log()  # two of the three classes are there
     torch.testing.assert_close(calibration(torch.tensor([0, 1, 0]), 3), expected)
+    torch.testing.assert_close(calibration(torch.tensor([2, 1, 0]), 3), torch.full((3,), 1 / 3).log())
 
 
 def test_a_calibrated_training_follows_the_formula() -> None:
