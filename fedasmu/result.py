@@ -107,20 +107,12 @@ class Result:
         if "bytes_fresh" in self.summary:  # where models do not travel whole
             return int(self.summary["bytes_fresh"])
         sent = sum(isinstance(event, Fetched) and event.fresh is not None for event in self.typed_events)
-        return sent * self.model_bytes if sent else 0
+        return int(sent * self.summary["bytes_up"] / max(self.summary["uploads"], 1))
 
-    @cached_property
-    def model_bytes(self) -> int:
-        from safetensors import SafetensorError, safe_open
-
-        path = self.directory / "model.safetensors"
-        with reading(path):
-            try:
-                with safe_open(path, framework="np") as file:
-                    shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
-            except SafetensorError as error:
-                raise ValueError(error) from None
-            return 4 * sum(math.prod(map(int, shape)) for shape in shapes)
+    @property
+    def is_of_times_alone(self) -> bool:
+        """Whether it simulated the order of events without any training."""
+        return bool(self.summary.get("data") == "none")
 
     @cached_property
     def metric(self) -> Metric:

@@ -10,6 +10,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,6 @@ from fedasmu.report.standing import Run, Standing
 from fedasmu.result import Result
 
 UNIMPORTANT = ("seed", "name", "checkpoint_seconds")  # for telling methods apart
-NEEDED = ("metrics.csv", "model.safetensors")  # a run that only timed events has no model
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
         if not directory.is_dir():
             raise UserError(f"{directory}: no such directory")
         for path in sorted(directory.rglob("summary.json")):
-            if all((path.parent / name).is_file() for name in NEEDED):
-                found.setdefault(path.parent.resolve(), Result(path.parent))
-            else:
-                timed += (path.parent / "events.jsonl").is_file()
+            if _is_of_times_alone(result := Result(path.parent)):
+                timed += 1
+            elif (path.parent / "metrics.csv").is_file():
+                found.setdefault(path.parent.resolve(), result)
         for trouble in sorted(directory.rglob("error.txt")):
             if not (trouble.parent / "summary.json").is_file():
                 say(f"failed, so not in here: {printable(str(trouble.parent))}: {_last_line(trouble)}")
@@ -95,6 +95,12 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
         trained = f"; {timed} simulated the order of events alone (timing_only)" if timed else ""
         raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}{trained}")
     return kept
+
+
+def _is_of_times_alone(result: Result) -> bool:
+    with suppress(UserError):  # of a broken summary, `sound` says what is wrong
+        return result.is_of_times_alone
+    return False
 
 
 def _last_line(path: Path) -> str:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from fedasmu.errors import UserError, reading
 from fedasmu.result import Result, flat
 
-FILES = ("summary.json", "config.toml", "metrics.csv", "events.jsonl", "model.safetensors")
+FILES = ("summary.json", "config.toml", "metrics.csv", "events.jsonl")
 FINITE = ("time", "version", "uploads", "bytes_down", "bytes_up")  # columns of the metrics
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -121,8 +121,6 @@ def check(result: Result) -> None:
     with _reading(place / "metrics.csv"):
         _check_curve(result.curve)
         _check_scores(result)
-    with _reading(place / "model.safetensors"):
-        assert result.model_bytes >= 0
     devices = _check_events(place / "events.jsonl")
     if devices:
         _check_fleet(place / "fleet.csv", devices)

@@ -34,7 +34,7 @@ def _title(run: Mapping[str, Any]) -> str:
 
 def lines(result: Result) -> list[tuple[str, str]]:
     run, lines, name = result.summary, [], result.metric.name
-    if "model.safetensors" in {path.name for path in result.directory.iterdir()}:
+    if not result.is_of_times_alone:
         lines += [
             (f"{name}{_averaged(len(result.settled()))}", f"{result.score:.4f}"),
             *([("  measured by", "the devices")] if run.get(f"{name}_by") == "devices" else []),

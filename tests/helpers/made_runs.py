@@ -7,14 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-
 from fedasmu import recipe as recipes
 from fedasmu.events import columns
 from fedasmu.result import Result
-
-PARAMETERS = 250_000  # a megabyte
 
 
 def made_run(
@@ -40,7 +35,6 @@ def made_run(
     (directory / "metrics.csv").write_text("\n".join(lines) + "\n")
     events = [{"time": 1.0, "event": "fetch", "task": 0, "device": 0, "fresh": 3}] * fresh
     (directory / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    save_file({"weight": torch.zeros(PARAMETERS)}, directory / "model.safetensors")
     result = Result(directory)
     count = len(curve) - 1
     known = {

@@ -119,7 +119,7 @@ def _bytes(rows: list[dict[str, Any]], result: Result) -> tuple[float, float, fl
     """A fresh model's, and what an average task downloads and uploads: less where parts of the model are sent."""
     summary, asked = result.summary, sum(row.get("fresh") is not None for row in rows)
     up = summary["bytes_up"] / max(summary["uploads"], 1)
-    fresh = result.fresh_bytes / max(asked, 1) if (result.directory / "model.safetensors").is_file() else up
+    fresh = result.fresh_bytes / max(asked, 1)
     return fresh, max(summary["bytes_down"] - asked * fresh, 0.0) / max(len(rows), 1), up
 
 
