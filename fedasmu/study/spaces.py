@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedasmu.algorithms import named
 from fedasmu.errors import UserError
@@ -65,7 +66,8 @@ def _half(count: int) -> int:
 
 
 def _rates(variant: Variant, rate: float) -> list[Variant]:
-    return [variant, *(variant.changed([(RATE, f"{factor * rate:.3g}")]) for factor in FACTORS[1:])]
+    as_it_is = replace(variant, base=variant.label)  # its own settings are not a trial of another one's
+    return [as_it_is, *(variant.changed([(RATE, f"{factor * rate:.3g}")]) for factor in FACTORS[1:])]
 
 
 def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:

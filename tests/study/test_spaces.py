@@ -36,7 +36,7 @@ def test_every_method_of_the_tables_has_as_many_trials(count: int) -> None:
     tried = _all(chosen, count, "0.096")
     assert Counter(one.method for one in tried) == {one.method: count for one in chosen}
     assert len({(one.method, one.changes) for one in tried}) == count * len(chosen)
-    assert [one for one in tried if not one.changes] == chosen  # the recipe as it is comes first
+    assert [one.label for one in tried if not one.changes] == [one.label for one in chosen]  # the recipe as it is
 
 
 def test_learning_rates_come_first_and_are_the_same_for_all() -> None:
@@ -54,6 +54,11 @@ def test_settings_of_its_own_are_tried_at_the_rate_that_was_best_for_a_method() 
     assert [set(one) for one in buffered] == [{"algorithm.buffer", "algorithm.server_lr"}] * 3
     assert area == [{"local.lr": "0.0096", "algorithm.buffer": "3"}, {"local.lr": "0.3"}, {"local.lr": "0.003"}]
     assert average == [{"local.lr": "0.3"}, {"local.lr": "0.003"}, {"local.lr": "0.168"}]  # it has nothing of its own
+
+
+def test_a_method_that_is_given_settings_is_tuned_as_itself() -> None:
+    (given,) = variants.read("fedbuff(buffer=3)")
+    assert {one.base for one in _all([given], 4)} == {"fedbuff-buffer-3"}
 
 
 def test_more_trials_of_its_own_settings_go_on_where_fewer_ended() -> None:
