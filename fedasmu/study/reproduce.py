@@ -127,5 +127,5 @@ def beside(study: Study, name: str, part: Part, league: League) -> Grid:
 def _times(label: str, column: dict[str, Printed]) -> tuple[str, str]:
     """Seconds, and how many times FedASMU's."""
     mine, first = column[label].time, column["fedasmu"].time if "fedasmu" in column else math.nan
-    multiple = mine / first
-    return f"{mine:,.0f}" if math.isfinite(mine) else "/", f"{multiple:.2f}" if math.isfinite(multiple) else ""
+    both = math.isfinite(mine) and math.isfinite(first)
+    return f"{mine:,.0f}" if math.isfinite(mine) else "/", f"{mine / first:.2f}" if both else ""

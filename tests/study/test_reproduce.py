@@ -127,6 +127,8 @@ def test_ours_beside_the_papers(tmp_path: Path) -> None:
     study, part = STUDIES["table2"], STUDIES["table2"].parts[-1]
     grid = reproduce.beside(study, "table2", part, found)
     assert grid.rows[1] == ("fedavg", "0.5000", "/", "", "0.7060", "65,000", "7.88")
+    behind = reproduce.beside(study, "table2", part, made_league(tmp_path / "behind", fedasmu=[0.6], fedavg=[0.8]))
+    assert [row[2:4] for row in behind.rows] == [("/", ""), ("100", "")]  # of a time that there is not, no multiple
 
 
 def _make(path: Path, folder: bool) -> None:
