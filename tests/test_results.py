@@ -1,0 +1,28 @@
+"""The published tables are those of the runs that lie beside them."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from fedasmu.report.league import find, leagues
+from fedasmu.report.tables import main_table
+from helpers.repository import ROOT
+
+CELLS = ROOT / "docs/results/paper-fleet"
+ARCHIVES = sorted(CELLS.glob("*-runs.tar.xz"))
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=[path.name for path in ARCHIVES])
+def test_a_table_on_the_page_is_that_of_its_runs(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path, filter="data")
+    said: list[str] = []
+    (league,) = leagues(find([tmp_path], said.append))
+    assert said == []
+    page = (CELLS.parent / "paper-fleet.md").read_text()
+    rows = [line for line in main_table(league).markdown().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 11
+    assert [line for line in rows if line not in page] == []
