@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedasmu.errors import UserError, reading
-from fedasmu.events import Event, Fetched, of_line
+from fedasmu.events import Event, Fetched, Started, of_line
 from fedasmu.measure import ACCURACY, Metric
 
 if TYPE_CHECKING:
@@ -106,8 +106,12 @@ class Result:
         """Downloaded as fresh models in the middle of a training, out of all that was downloaded."""
         if "bytes_fresh" in self.summary:  # where models do not travel whole
             return int(self.summary["bytes_fresh"])
-        sent = sum(isinstance(event, Fetched) and event.fresh is not None for event in self.typed_events)
-        return int(sent * self.summary["bytes_up"] / max(self.summary["uploads"], 1))
+        started = sent = 0
+        for event in self.typed_events:
+            started += isinstance(event, Started)
+            sent += isinstance(event, Fetched) and event.fresh is not None
+        # All that went down are models of one size. Not so uploads: some are still on their way, some bring more.
+        return int(self.summary["bytes_down"] * sent / max(started + sent, 1))
 
     @property
     def is_of_times_alone(self) -> bool:

@@ -54,6 +54,7 @@ def made_run(
         "mean_staleness": 2.0,
         "bytes_down": (count + fresh) * 10**6,
         "bytes_up": count * 10**6,
+        "bytes_fresh": fresh * 10**6,
         "wall_seconds": 1.5,
     }
     (directory / "summary.json").write_text(json.dumps(known | summary))

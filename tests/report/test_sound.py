@@ -148,6 +148,9 @@ def test_a_report_does_not_need_the_models(finished: Path) -> None:
     for model in finished.parent.rglob("model.safetensors"):
         model.unlink()
     assert [(run.score, run.fresh_bytes) for run in find([finished.parent])] == before
+    fetched = sum(event.get("fresh") is not None for event in Result(finished).events)
+    assert fetched > 0
+    assert {size for _, size in before} == {fetched * 4 * 42}
 
 
 def test_a_result_names_its_broken_file(finished: Path) -> None:
