@@ -30,7 +30,7 @@ def load(recipe: str | Path, changes: Changes = (), option: str = "--set", *, al
     """
     path = find(recipe)
     table, changes = read(path), texts(changes)
-    replaced = {text.partition("=")[0].strip().removesuffix(".name") for text in changes}
+    replaced = {key_of(text).removesuffix(".name") for text in changes}
     agree({key: name for key, name in named_code(table).items() if key not in replaced}, path, allow_code)
     return parse(override(table, changes, option), str(path), changes, option)
 
@@ -83,6 +83,11 @@ def value_text(value: Any) -> str:
         raise UserError(f"{value!r}: a recipe holds numbers, texts, lists and tables, not a {kind}") from None
 
 
+def key_of(change: str) -> str:
+    """local.lr of local.lr=0.1"""
+    return change.partition("=")[0].strip()
+
+
 def override(table: dict[str, Any], changes: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Apply `section.key=value`, one after the other.
 
@@ -119,7 +124,7 @@ def parse(
     except ValidationError as error:
         found += mistakes(error, type(method or FedAvg()))
     if found:
-        changed = {text.partition("=")[0].strip() for text in changes}
+        changed = {key_of(text) for text in changes}
         raise UserError(_listed(found, source, changed, option))
     return config
 

@@ -16,7 +16,7 @@ from fedasmu import data as datasets
 from fedasmu.algorithms import named
 from fedasmu.config import WITHOUT_INFLUENCE, Config
 from fedasmu.errors import UserError
-from fedasmu.recipe import load, override, parse, read
+from fedasmu.recipe import key_of, load, override, parse, read
 from fedasmu.record import BEFORE
 from fedasmu.result import flat
 from fedasmu.start import start_of, vouched
@@ -101,7 +101,7 @@ def cells(
     """
     load(recipe, allow_code=allow_code)  # what is wrong with the file itself shows here
     table = read(recipe)
-    if any(change.partition("=")[0].strip() in ("algorithm", "algorithm.name") for change in overrides):
+    if any(key_of(change) in ("algorithm", "algorithm.name") for change in overrides):
         raise UserError(f"{option} algorithm.name: the list of methods says which ones run; leave this out")
     grid = []
     for seed in seeds:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedasmu import data
 from fedasmu.errors import UserError
-from fedasmu.recipe import load
+from fedasmu.recipe import key_of, load
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.study import variants
@@ -55,7 +55,7 @@ def plan(
         if name not in known:
             raise UserError(f"--only {name}: this study has: {', '.join(known)}")
     made = Plan({}, {})
-    asked = any(text.partition("=")[0].strip() == "stop.uploads" for text in overrides)  # then that many it is
+    asked = any(key_of(text) == "stop.uploads" for text in overrides)  # then that many it is
     for part in study.parts:
         share, path = 1.0 if asked else budget.share(part.recipe), recipes / f"{part.recipe}.toml"
         if reason := _obstacle(part, only, path, share, overrides):

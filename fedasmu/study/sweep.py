@@ -17,7 +17,7 @@ from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.imports import agree, named_code
 from fedasmu.measure import ACCURACY
-from fedasmu.recipe import load, override
+from fedasmu.recipe import key_of, load, override
 from fedasmu.report.league import find, leagues
 from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid, plus_minus
@@ -31,13 +31,9 @@ FILE = "tuned.json"
 
 def held_out(overrides: Sequence[str]) -> list[str]:
     """The overrides of a sweep: a tenth of the training data to judge on, unless a share is given."""
-    if any(_key(text) == "data.held_out" for text in overrides):
+    if any(key_of(text) == "data.held_out" for text in overrides):
         return list(overrides)
     return [*overrides, f"data.held_out={HELD_OUT}"]
-
-
-def _key(text: str) -> str:
-    return text.partition("=")[0].strip()
 
 
 def check(runs: Sequence[Cell]) -> None:
