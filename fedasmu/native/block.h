@@ -16,15 +16,20 @@ template <int L> struct Workspace {
   explicit Workspace(const Graph& graph)
       : packed(graph.packed_size()), sums(graph.sums_size()), scratch(scratch_size(graph)), aside(graph.largest() * L) {}
 
-  // Before the first block of a batch, and again after every step.
-  void pack_weights(const Graph& graph, const float* vector) {
-    for (const Layer& l : graph.layers()) pack<L>(l, vector, packed.data() + l.packed);
+  // Before the first block of a batch, and again after every step. `lone`: there is no other block.
+  void pack_weights(const Graph& graph, const float* vector, bool lone) {
+    lone_ = lone;
+    for (const Layer& l : graph.layers())
+      if (!fleeting(l)) pack<L>(l, vector, packed.data() + l.packed);
   }
+
+  // Whether a layer's transformed weights, and their gradient, are used so little that they are not worth keeping.
+  bool fleeting(const Layer& l) const { return lone_ && l.in_one_strip(); }
 
   // After the last block of a batch: what has added up becomes part of the gradient.
   void settle_weights(const Graph& graph, float* gradient) {
     for (const Layer& l : graph.layers())
-      if (l.tile())
+      if (l.tile() && !fleeting(l))
         with_winograd(l, [&](auto way) {
           winograd_gradient<decltype(way)>(l.in.channels, l.out.channels, sums.data() + l.sums, gradient + l.weight);
         });
@@ -37,6 +42,9 @@ template <int L> struct Workspace {
   }
 
   Buffer packed, sums, scratch, aside;
+
+ private:
+  bool lone_ = false;
 };
 
 // The activations of one block of L samples, and how it runs through the layers.
@@ -65,11 +73,12 @@ template <int L> class Block {
   void forward(const float* vector, const Batch& batch, Index first, Index begin, Index end, bool learning) {
     for (Index i = begin; i < end; ++i) {
       const Layer& l = layers()[i];
-      const float *x = value(l.from), *w = work_.packed.data() + l.packed;
+      const float *x = value(l.from), *w = vector + l.weight;
+      const float* packed = work_.fleeting(l) ? nullptr : work_.packed.data() + l.packed;
       float *y = value(i + 1), *scratch = work_.scratch.data();
       switch (l.kind) {
-        case Kind::kConvolution: convolve<L>(l, w, bias_of(l, vector), x, y, scratch); break;
-        case Kind::kLinear: linear<L>(l, w, bias_of(l, vector), x, y); break;
+        case Kind::kConvolution: convolve<L>(l, w, packed, bias_of(l, vector), x, y, scratch); break;
+        case Kind::kLinear: linear<L>(l, packed, bias_of(l, vector), x, y); break;
         case Kind::kMaximum: maximum<L>(l, x, y, learning ? choice(i) : nullptr); break;
         case Kind::kFlatten: flatten<L>(l.in, x, y, false); break;
         case Kind::kDropout: drop(l, batch, first, x, y); break;
@@ -153,9 +162,10 @@ template <int L> class Block {
     const Way& way = graph_.way(i);
     const float *x = value(l.from), *y = value(i + 1);
     float *d = delta(i + 1), *scratch = work_.scratch.data();
+    const bool fleeting = work_.fleeting(l);
     if (l.learns()) settle<L>(l, y, d, scratch, gradient);
     if (l.kind == Kind::kConvolution)
-      convolve_weights<L>(l, d, x, work_.sums.data() + l.sums, gradient + l.weight, scratch);
+      convolve_weights<L>(l, d, x, fleeting ? nullptr : work_.sums.data() + l.sums, gradient + l.weight, scratch);
     if (l.kind == Kind::kLinear) linear_weights<L>(l, d, x, scratch, gradient + l.weight);
     if (l.kind == Kind::kSum) return back_sum(i);
     const bool contrasted = batch.contrast && i + 1 == static_cast<Index>(layers().size());
@@ -167,7 +177,8 @@ template <int L> class Block {
     if (!dx) return;
     switch (l.kind) {
       case Kind::kConvolution:
-        convolve_back<L>(l, work_.packed.data() + l.packed + l.one_way(), d, to, add, scratch);
+        convolve_back<L>(l, vector + l.weight, fleeting ? nullptr : work_.packed.data() + l.packed + l.one_way(), d, to,
+                         add, scratch);
         break;
       case Kind::kLinear: linear_back<L>(l, vector + l.weight, d, to, add); break;
       case Kind::kMaximum: maximum_back<L>(l, choice(i), d, to); break;

@@ -88,8 +88,8 @@ class Engine {
 
   void prepare(const float* vector, Index batch, bool evaluation) {
     if (text_) text_->pack_weights(vector);
-    if (in_wide(batch) > 0) wide_work_.pack_weights(graph_, vector);
-    if (in_wide(batch) < batch) narrow_work_.pack_weights(graph_, vector);
+    if (in_wide(batch) > 0) wide_work_.pack_weights(graph_, vector, batch <= 16);
+    if (in_wide(batch) < batch) narrow_work_.pack_weights(graph_, vector, batch <= 8);
     for (BatchNorm& norm : norms_)
       if (evaluation)
         norm.recall(vector);

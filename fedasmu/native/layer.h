@@ -49,6 +49,8 @@ struct Layer {
   Index weight_at(Index o, Index c, Index ky, Index kx) const {
     return ((o * in.channels + c) * kernel_y + ky) * kernel_x + kx;
   }
+  Filters filters(const float* w) const { return {w, weight_at(1, 0, 0, 0), weight_at(0, 1, 0, 0), false}; }
+  Filters filters_back(const float* w) const { return {w, weight_at(0, 1, 0, 0), weight_at(1, 0, 0, 0), true}; }
   // Where the window of an output begins in the input.
   Index window(Index row, Index column) const { return in.at(row * stride_y - top, column * stride_x - left); }
   // The side of Winograd's tiles if that way pays, otherwise 0. Large tiles take fewer products, unless the image ends
@@ -59,6 +61,8 @@ struct Layer {
     return kernel_x == 2 || 36 * tiles(4) < 16 * tiles(2) ? 4 : 2;
   }
   Index tiles(Index side) const { return (out.height + side - 1) / side * ((out.width + side - 1) / side); }
+  // Whether its image is one strip of tiles: then a block uses each transformed weight just once.
+  bool in_one_strip() const { return tile() && tiles(tile()) <= kStrip; }
   Index points() const { return (tile() + kernel_x - 1) * (tile() + kernel_x - 1); }
   Index sums_size() const { return tile() ? points() * winograd_sums_plane(in.channels, out.channels) : 0; }
   // A convolution packs its weights twice, for both directions; a linear layer's lie right for the way back.
@@ -118,22 +122,14 @@ template <class Body> void with_winograd(const Layer& l, Body body) {
     body(Winograd<3, 4>{});
 }
 
-// The way back is a convolution with the kernel turned round and its channels exchanged.
-template <int L, class W> void pack_winograd(const Layer& l, const float* w, float* forward, float* backward) {
-  constexpr int area = W::R * W::R;
-  winograd_pack<L, W>(l.out.channels, l.in.channels, forward,
-                      [&](Index o, Index c) { return w + l.weight_at(o, c, 0, 0); });
-  float turned[area];
-  winograd_pack<L, W>(l.in.channels, l.out.channels, backward, [&](Index c, Index o) {
-    std::reverse_copy(w + l.weight_at(o, c, 0, 0), w + l.weight_at(o, c, 0, 0) + area, turned);
-    return static_cast<const float*>(turned);
-  });
-}
-
 template <int L> void pack(const Layer& l, const float* vector, float* packed) {
   const float* w = vector + l.weight;
   float* backward = packed + l.one_way();
-  if (l.tile()) with_winograd(l, [&](auto way) { pack_winograd<L, decltype(way)>(l, w, packed, backward); });
+  if (l.tile())
+    with_winograd(l, [&](auto way) {
+      winograd_pack_all<L, decltype(way)>(l.filters(w), l.out.channels, l.in.channels, packed);
+      winograd_pack_all<L, decltype(way)>(l.filters_back(w), l.in.channels, l.out.channels, backward);
+    });
   if (l.kind == Kind::kConvolution && !l.tile()) {
     pack_forward<L>(l, w, packed);
     pack_backward<L>(l, w, backward);

@@ -8,11 +8,14 @@ namespace {
 
 inline const float* bias_of(const Layer& l, const float* vector) { return l.bias < 0 ? nullptr : vector + l.bias; }
 
+// `w` are the weights as the model holds them. `packed` may be null for a layer in one strip of tiles: see winograd.h.
 template <int L>
-void convolve(const Layer& l, const float* w, const float* bias, const float* x, float* y, float* scratch) {
+void convolve(const Layer& l, const float* w, const float* packed, const float* bias, const float* x, float* y,
+              float* scratch) {
   if (l.tile())
     return with_winograd(l, [&](auto way) {
-      winograd<L, decltype(way)>(l.in, -l.top, -l.left, x, w, bias, l.relu, false, l.out, y, scratch);
+      winograd<L, decltype(way)>(l.in, -l.top, -l.left, x, l.filters(w), packed, bias, l.relu, false, l.out, y,
+                                 scratch);
     });
   const Sweep s{.pixels = l.out.width,
                 .rows = l.kernel_y,
@@ -25,7 +28,7 @@ void convolve(const Layer& l, const float* w, const float* bias, const float* x,
                 .y_step = L,
                 .relu = l.relu};
   for (Index row = 0; row < l.out.height; ++row)
-    sweep_all<L>(s, l.out.channels, x + l.window(row, 0) * L, w, l.kernel_y * l.run(), 0, bias,
+    sweep_all<L>(s, l.out.channels, x + l.window(row, 0) * L, packed, l.kernel_y * l.run(), 0, bias,
                  y + l.out.at(row, 0) * L);
 }
 
@@ -39,14 +42,16 @@ struct Reach {
 };
 
 template <int L>
-void convolve_back(const Layer& l, const float* w, const float* d, float* dx, bool add, float* scratch) {
+void convolve_back(const Layer& l, const float* w, const float* packed, const float* d, float* dx, bool add,
+                   float* scratch) {
   if (l.tile())
     return with_winograd(l, [&](auto way) {
       const Index reach = l.kernel_x - 1;
-      winograd<L, decltype(way)>(l.out, l.top - reach, l.left - reach, d, w, nullptr, false, add, l.in, dx, scratch);
+      winograd<L, decltype(way)>(l.out, l.top - reach, l.left - reach, d, l.filters_back(w), packed, nullptr, false,
+                                 add, l.in, dx, scratch);
     });
   const Index inputs = l.in.channels, outputs = l.out.channels;
-  for_phases(l, [&](Phase py, Phase px, Index packed) {
+  for_phases(l, [&](Phase py, Phase px, Index phase) {
     Sweep s{.pixels = 1,
             .rows = 0,
             .run = 0,
@@ -66,7 +71,7 @@ void convolve_back(const Layer& l, const float* w, const float* d, float* dx, bo
         const bool inside = x.count > 0 && x.count == px.taps();  // away from the edges all pixels are alike
         s.run = x.count * outputs;
         s.pixels = inside ? std::min(end, l.out.width) - qx : 1;
-        sweep_all<L>(s, inputs, d + l.out.at(y.first, x.first) * L, w + packed, depth,
+        sweep_all<L>(s, inputs, d + l.out.at(y.first, x.first) * L, packed + phase, depth,
                      (y.skipped * px.taps() + x.skipped) * outputs, nullptr,
                      dx + l.in.at(py.at(qy) - l.top, px.at(qx) - l.left) * L);
       }
@@ -79,7 +84,7 @@ template <int L>
 void convolve_weights(const Layer& l, const float* d, const float* x, float* sums, float* g, float* scratch) {
   if (l.tile())
     return with_winograd(l, [&](auto way) {
-      winograd_weights<L, decltype(way)>(l.in, l.top, l.left, x, l.out, d, sums, scratch);
+      winograd_weights<L, decltype(way)>(l.in, l.top, l.left, x, l.out, d, sums, g, scratch);
     });
   constexpr Index cache = 1 << 16;  // floats
   const Index per_row = (l.out.row() + l.stride_y * l.in.row()) * L, chunk = std::max<Index>(1, cache / per_row);
@@ -166,7 +171,8 @@ template <int L> void linear_weights(const Layer& l, const float* d, const float
 // How much scratch memory a layer needs, in floats.
 inline Index scratch_size(const Layer& l, Index lanes) {
   const Index linear = l.kind == Kind::kLinear ? lanes * (l.in.channels + lanes + 2 * l.out.channels) : 0;
-  const Index transforms = l.tile() ? winograd_scratch(l.in.channels, l.out.channels, l.points(), lanes) : 0;
+  const Index transforms =
+      l.tile() ? winograd_scratch(l.in.channels, l.out.channels, l.points(), lanes, l.in_one_strip()) : 0;
   return std::max({linear, transforms, l.out.channels * lanes});
 }
 

@@ -4,7 +4,7 @@
 // transformation of inputs, weights and outputs by additions, small beside the products where there are many channels.
 #pragma once
 
-#include "kernels.h"
+#include "taps.h"
 #include "transforms.h"
 
 namespace {
@@ -12,26 +12,29 @@ namespace {
 // One more line a plane: planes a multiple of 4 KiB apart would fight for the same lines of the first-level cache.
 inline Index winograd_weights_plane(Index inputs, Index outputs) { return inputs * outputs + 16; }
 
-// The weights as [point][tile of outputs][k][n], a register of outputs at a time; `at(n, k)` is the kernel of output n.
-template <int L, class W, class At> void winograd_pack(Index outputs, Index depth, float* packed, At at) {
+// The transformed weights of `count` outputs from the n-th on, [point][k][n], the points `plane` apart.
+template <class W>
+void winograd_pack(const Filters& filters, Index n, Index count, Index depth, Index plane, float* packed) {
   using Floats = Simd<kWidth>::Floats;
   constexpr int R = W::R, N = W::N;
-  const Index plane = winograd_weights_plane(depth, outputs);
-  for_tiles(outputs, Lanes<L>::most, [&](Index first, Index count) {
-    for (Index k = 0; k < depth; ++k)
-      for (Index n = 0; n < count; n += kWidth) {
-        const Index some = std::min<Index>(kWidth, count - n);
-        float kernels[R * R][kWidth] = {};
-        for (Index i = 0; i < some; ++i) {
-          const float* kernel = at(first + n + i, k);
-          for (int q = 0; q < R * R; ++q) kernels[q][i] = kernel[q];
-        }
-        Floats w[R][R], u[N][N];
-        for (int q = 0; q < R * R; ++q) w[q / R][q % R] = load<Floats>(kernels[q]);
-        square(w, u, [](const Floats* a, Floats* b) { W::weights(a, b); });
-        float* to = packed + first * depth + k * count + n;
+  for (Index k = 0; k < depth; ++k)
+    for (Index i = 0; i < count; i += kWidth) {
+      const Index some = std::min<Index>(kWidth, count - i);
+      Floats w[R][R], u[N][N];
+      read_taps(filters.at(n + i, k), filters.output, some, filters.turned, w);
+      square(w, u, [](const Floats* a, Floats* b) { W::weights(a, b); });
+      float* to = packed + k * count + i;
+      if (some == kWidth)
+        for (int p = 0; p < N * N; ++p) store(to + p * plane, u[p / N][p % N]);
+      else
         for (int p = 0; p < N * N; ++p) std::memcpy(to + p * plane, &u[p / N][p % N], some * sizeof(float));
-      }
+    }
+}
+
+// Those of all outputs, a tile after the other.
+template <int L, class W> void winograd_pack_all(const Filters& filters, Index outputs, Index depth, float* packed) {
+  for_tiles(outputs, Lanes<L>::most, [&](Index n, Index count) {
+    winograd_pack<W>(filters, n, count, depth, winograd_weights_plane(depth, outputs), packed + n * depth);
   });
 }
 
@@ -97,14 +100,16 @@ struct Tiles {
 };
 
 // y = the convolution of x, whose pixel (top, left) meets the first tap of the first output; 0 outside of x.
+// `packed`: the transformed weights; null: each tile of them is made when it is needed, and used while in the cache.
 template <int L, class W>
-void winograd(const Map& in, Index top, Index left, const float* x, const float* w, const float* bias, bool relu,
-              bool add, const Map& out, float* y, float* scratch) {
+void winograd(const Map& in, Index top, Index left, const float* x, const Filters& filters, const float* packed,
+              const float* bias, bool relu, bool add, const Map& out, float* y, float* scratch) {
   using Floats = typename Lanes<L>::Floats;
   constexpr int M = W::M, N = W::N;
   const Index inputs = in.channels, outputs = out.channels;
   const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L);
-  float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
+  const Index w_plane = winograd_weights_plane(inputs, packed ? outputs : Lanes<L>::most);
+  float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane, *made = zeros + inputs * L;
   std::fill_n(zeros, inputs * L, 0.0f);
   Sweep s{.pixels = 0,
           .rows = 1,
@@ -121,9 +126,13 @@ void winograd(const Map& in, Index top, Index left, const float* x, const float*
     for (Index t = 0; t < count; ++t)
       lift<L, N, N>(in, x, tiles.row(first + t) + top, tiles.column(first + t) + left, zeros, v_plane,
                     v + t * inputs * L, [](const Floats* a, Floats* b) { W::input(a, b); });
-    for (Index p = 0; p < N * N; ++p)
-      sweep_all<L>(s, outputs, v + p * v_plane, w + p * winograd_weights_plane(inputs, outputs), inputs, 0, nullptr,
-                   m + p * m_plane);
+    for_tiles(outputs, Lanes<L>::most, [&](Index n, Index some) {
+      if (!packed) winograd_pack<W>(filters, n, some, inputs, w_plane, made);
+      const float* w = packed ? packed + n * inputs : made;
+      s.w_step = some;
+      for (Index p = 0; p < N * N; ++p)
+        Kernels<L>::sweep_of(some)(s, v + p * v_plane, w + p * w_plane, nullptr, m + p * m_plane + n * L);
+    });
     for (Index t = 0; t < count; ++t)
       lower<L, W>(m + t * outputs * L, m_plane, bias, relu, add, out, tiles.row(first + t), tiles.column(first + t), y);
   });
@@ -132,30 +141,31 @@ void winograd(const Map& in, Index top, Index left, const float* x, const float*
 // The gradient of the weights before it is transformed, [point][output][input]: it adds up over the blocks of a batch.
 inline Index winograd_padded(Index inputs) { return (inputs + 15) / 16 * 16; }
 inline Index winograd_sums_plane(Index inputs, Index outputs) { return outputs * winograd_padded(inputs) + 16; }
+constexpr Index kSquare = 64, kSquarePlane = kAccumulators * kSquare + 16;  // inputs of a square of channels
+
+// Adds transformed sums, the points `plane` apart, to the gradient of `count` kernels that lie one after the other.
+template <class W> inline void winograd_lower(const float* sums, Index plane, Index count, float* g) {
+  using Floats = Simd<kWidth>::Floats;
+  constexpr int R = W::R, N = W::N;
+  Floats products[N][N], weights[R][R];
+  for (int p = 0; p < N * N; ++p) products[p / N][p % N] = load<Floats>(sums + p * plane);
+  square(products, weights, [](const Floats* a, Floats* b) { W::gradient(a, b); });
+  add_taps(weights, count, g);
+}
 
 // The sum runs over tiles and samples, so here the channels take the samples' place as the vector: both operands are
-// transposed.
+// transposed. `sums`: what the blocks of the batch add up to; null: this block is the whole batch and its tiles are one
+// strip, so a square of channels at a time is summed and lowered into the gradient while it is in the cache.
 template <int L, class W>
 void winograd_weights(const Map& in, Index top, Index left, const float* x, const Map& out, const float* d, float* sums,
-                      float* scratch) {
+                      float* g, float* scratch) {
   using Floats = typename Lanes<L>::Floats;
   constexpr int M = W::M, N = W::N;
   const Index inputs = in.channels, outputs = out.channels, padded = winograd_padded(inputs);
   const Index v_plane = winograd_plane(inputs, L), m_plane = winograd_plane(outputs, L);
   float *v = scratch, *m = v + N * N * v_plane, *zeros = m + N * N * m_plane;
-  float *vt = zeros + std::max(inputs, outputs) * L, *mt = vt + kStrip * L * padded;
-  std::fill(zeros, vt, 0.0f);
-  Sweep s{.pixels = padded / L,
-          .rows = 1,
-          .run = 0,
-          .x_pixel = L,
-          .x_row = 0,
-          .x_step = padded,
-          .w_row = 0,
-          .w_step = outputs,
-          .y_pixel = L,
-          .y_step = padded,
-          .add = true};
+  float* turned = zeros + std::max(inputs, outputs) * L;
+  std::fill(zeros, turned, 0.0f);
   const Tiles tiles(out, M);
   tiles.for_strips([&](Index first, Index count) {
     for (Index t = 0; t < count; ++t) {
@@ -165,39 +175,69 @@ void winograd_weights(const Map& in, Index top, Index left, const float* x, cons
       lift<L, M, N>(out, d, row, column, zeros, m_plane, m + t * outputs * L,
                     [](const Floats* a, Floats* b) { W::delta(a, b); });
     }
-    s.run = count * L;
-    for (Index p = 0; p < N * N; ++p) {
+    const auto turn_plane = [&](Index p, float* vt, float* mt) {
       for (Index t = 0; t < count; ++t) {
         transpose(v + p * v_plane + t * inputs * L, inputs, L, L, padded, vt + t * L * padded);
         transpose(m + p * m_plane + t * outputs * L, outputs, L, L, outputs, mt + t * L * outputs);
       }
-      sweep_all<L>(s, outputs, vt, mt, 0, 0, nullptr, sums + p * winograd_sums_plane(inputs, outputs));
+    };
+    Sweep s{.pixels = padded / L,
+            .rows = 1,
+            .run = count * L,
+            .x_pixel = L,
+            .x_row = 0,
+            .x_step = padded,
+            .w_row = 0,
+            .w_step = outputs,
+            .y_pixel = L,
+            .y_step = padded,
+            .add = true};
+    if (sums) {
+      for (Index p = 0; p < N * N; ++p) {
+        turn_plane(p, turned, turned + kStrip * L * padded);
+        sweep_all<L>(s, outputs, turned, turned + kStrip * L * padded, 0, 0, nullptr,
+                     sums + p * winograd_sums_plane(inputs, outputs));
+      }
+      return;
+    }
+    const Index plane = kStrip * L * (padded + outputs);
+    for (Index p = 0; p < N * N; ++p) turn_plane(p, turned + p * plane, turned + p * plane + kStrip * L * padded);
+    float* square_sums = turned + N * N * plane;
+    s.add = false, s.y_step = kSquare;
+    for (Index c = 0; c < inputs; c += kSquare) {
+      s.pixels = std::min(kSquare, padded - c) / L;
+      for_tiles(outputs, Lanes<L>::most, [&](Index n, Index some) {
+        for (Index p = 0; p < N * N; ++p) {
+          const float* vt = turned + p * plane;
+          Kernels<L>::sweep_of(some)(s, vt + c, vt + kStrip * L * padded + n, nullptr, square_sums + p * kSquarePlane);
+        }
+        for (Index o = 0; o < some; ++o)
+          for (Index i = 0; i < std::min(kSquare, inputs - c); i += kWidth)
+            winograd_lower<W>(square_sums + o * kSquare + i, kSquarePlane, std::min<Index>(kWidth, inputs - c - i),
+                              g + ((n + o) * inputs + c + i) * W::R * W::R);
+      });
     }
   });
 }
 
 // Adds the sums of a batch to the gradient, [o][c][ky][kx], and forgets them.
 template <class W> void winograd_gradient(Index inputs, Index outputs, float* sums, float* g) {
-  using Floats = Simd<kWidth>::Floats;
-  constexpr int R = W::R, N = W::N;
+  constexpr int area = W::R * W::R, points = W::N * W::N;
   const Index padded = winograd_padded(inputs), plane = winograd_sums_plane(inputs, outputs);
   for (Index o = 0; o < outputs; ++o)
     for (Index c = 0; c < inputs; c += kWidth) {
-      Floats products[N][N], weights[R][R];
-      for (int p = 0; p < N * N; ++p) {
-        float* from = sums + p * plane + o * padded + c;
-        products[p / N][p % N] = load<Floats>(from);
-        store(from, Floats{});
-      }
-      square(products, weights, [](const Floats* a, Floats* b) { W::gradient(a, b); });
-      for (Index i = 0; i < std::min<Index>(kWidth, inputs - c); ++i)
-        for (int k = 0; k < R * R; ++k) g[((o * inputs) + c + i) * R * R + k] += weights[k / R][k % R][i];
+      float* from = sums + o * padded + c;
+      winograd_lower<W>(from, plane, std::min<Index>(kWidth, inputs - c), g + (o * inputs + c) * area);
+      for (int p = 0; p < points; ++p) store(from + p * plane, Simd<kWidth>::Floats{});
     }
 }
 
-inline Index winograd_scratch(Index inputs, Index outputs, Index points, Index lanes) {
-  return points * (winograd_plane(inputs, lanes) + winograd_plane(outputs, lanes)) +
-         (std::max(inputs, outputs) + kStrip * (winograd_padded(inputs) + outputs)) * lanes;
+// `once`: also for weights that are transformed, and gradients that are lowered, a tile of outputs at a time.
+inline Index winograd_scratch(Index inputs, Index outputs, Index points, Index lanes, bool once) {
+  const Index most = std::max(inputs, outputs), turned = kStrip * (winograd_padded(inputs) + outputs) * lanes;
+  const Index tile = winograd_weights_plane(most, kAccumulators), squares = points * (turned + kSquarePlane);
+  return points * (winograd_plane(inputs, lanes) + winograd_plane(outputs, lanes)) + most * lanes +
+         (once ? std::max(points * tile, squares) : turned);
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ int main() {
   for (const Index examples : {2, 9, 17, 41}) {
     Network image{3, 11, 9};
     image.convolution(20, 3, 1, 1);
-    image.convolution(17, 3, 1, 1);
+    image.convolution(70, 3, 1, 1);
     image.window(Kind::kMaximum, 2, 2);
     image.convolution(18, 2, 1, 0);
     image.convolution(5, 3, 2, 2);

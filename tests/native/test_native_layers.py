@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedasmu import native
 from fedasmu.data.examples import Examples
-from helpers.gradients import check, check_batch, convolution, quick
+from fedasmu.vector import Layout
+from helpers.gradients import check, check_batch, convolution, examples, quick
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 
@@ -65,6 +66,25 @@ def test_small_kernels_of_many_channels(
     first = nn.Conv2d(channels[0], channels[1], kernel, padding=padding)
     second = nn.Conv2d(channels[1], channels[2], 5 - kernel, padding=(1, 2))
     check(convolution(shape, first, nn.ReLU(), second), shape, count)
+
+
+@pytest.mark.parametrize("side", [2, 4, 8])
+@pytest.mark.parametrize("count", [3, 16])
+def test_more_channels_than_are_summed_at_a_time(side: int, count: int) -> None:
+    shape = (70, side, side)
+    first, second = seeded(nn.Conv2d, 70, 133, 3, padding=1), seeded(nn.Conv2d, 133, 21, 3, padding=1)
+    check(convolution(shape, first, nn.ReLU(), second), shape, count)
+
+
+@pytest.mark.parametrize("side", [2, 4, 8])
+def test_a_block_has_the_same_bits_alone_and_among_others(side: int) -> None:
+    shape = (20, side, side)
+    module = convolution(shape, seeded(nn.Conv2d, 20, 37, 3, padding=1), nn.ReLU(), seeded(nn.Conv2d, 37, 18, 2))
+    layout = Layout.of(module)
+    network, data, vector = native.NativeEngine(module, layout, shape), examples(shape, 40, 3), layout.read(module)
+    together = network.features(vector, data, torch.arange(40))
+    apart = [network.features(vector, data, part) for part in torch.split(torch.arange(40), [16, 16, 8])]
+    assert torch.equal(together, torch.cat(apart))
 
 
 @quick
