@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -128,6 +128,7 @@ def build(
             raise UserError("the data have a single class: there is nothing to tell apart")
         config, shape, classes = _sized(config, data, say), data.shape, data.classes
         words = {**({"vocabulary": len(data.words)} if data.words else {}), **words}
+        data = _judged_by(config.evaluate.examples, data)
     module = network(config.model, model, shape, classes, config.seed, words)
     try:
         layout = Layout.of(module)
@@ -166,6 +167,14 @@ def _sized(config: Config, data: FederatedData, say: Callable[[str], None]) -> C
         sized = config.fleet.model_copy(update={"devices": len(data.shards)})
         config = config.model_copy(update={"fleet": sized})
     return config.on(data.name)  # a run that fell back stays with what it has, even if the full data come later
+
+
+def _judged_by(count: int | None, data: FederatedData) -> FederatedData:
+    if count is None:
+        return data
+    if count > len(data.test):
+        raise UserError(f"evaluate.examples = {count}: there are {len(data.test)} test examples")
+    return replace(data, test=data.test.some(count))
 
 
 def _trainer(

@@ -29,6 +29,9 @@ class Evaluation(Section):
         description="who measures the accuracy: the server on the test data, or devices on what they hold out",
     )
 
+    examples: int | None = Field(
+        None, ge=1, description="judge by so many of the test examples, always the same ones; none: by all of them"
+    )
     subset: int | None = Field(
         None, ge=1, description="test examples of the evaluations in between, always the same ones; none: all of them"
     )
@@ -66,8 +69,8 @@ class Evaluation(Section):
             raise ValueError(f"on_devices = {self.on_devices}: devices measure the accuracy, not {self.metric}")
         if self.by == "devices" and not self.on_devices:
             raise ValueError("by = 'devices': they need examples to measure on; set on_devices, to 0.1 for instance")
-        if self.by == "devices" and self.subset is not None:
-            raise ValueError(
-                f"subset = {self.subset}: is of the server's test data, but by = 'devices' measures on theirs"
-            )
+        for name in ("examples", "subset"):
+            if self.by == "devices" and (count := getattr(self, name)) is not None:
+                whose = "is of the server's test data, but by = 'devices' measures on theirs"
+                raise ValueError(f"{name} = {count}: {whose}")
         return self

@@ -116,10 +116,8 @@ class Trainer:
             torch.manual_seed(seed)
 
     def _some(self, count: int) -> Examples:
-        """So many of the test examples: the same ones in every run, whatever its seed, so that runs can be compared."""
         if len(self._part or ()) != count:
-            order = torch.randperm(len(self.data.test), generator=torch.Generator().manual_seed(derive("test subset")))
-            self._part = self.data.test.subset(order[:count].sort().values.to(self._place))
+            self._part = self.data.test.some(count)
         assert self._part is not None
         return self._part
 

@@ -54,6 +54,22 @@ def test_workers_give_the_same_bytes(run: Run) -> None:
     assert outputs(run(workers=2, evaluate=QUICK)) == outputs(run(evaluate=QUICK))
 
 
+def test_a_run_judged_by_some_examples_counts_what_it_measures_on_them(run: Run) -> None:
+    fewer, quick, full = run(evaluate={"examples": 20}), run(evaluate={"subset": 20, "full_every": 99}), run()
+    assert not fewer.lines["subset"].any()
+    assert fewer.curve["accuracy"][1:-1].tolist() == quick.lines["accuracy"][1 : len(fewer.curve["time"]) - 1].tolist()
+    assert {round(value * 20, 9) % 1 for value in fewer.curve["accuracy"].tolist()} == {0.0}
+    assert fewer.summary["last_accuracy"] == fewer.curve["accuracy"][-1]
+    assert all(torch.equal(one, full.state_dict[name]) for name, one in fewer.state_dict.items())
+
+
+def test_no_more_examples_than_there_are_and_none_of_devices(run: Run) -> None:
+    with pytest.raises(UserError, match=r"evaluate\.examples = 5000: there are \d+ test examples"):
+        run(evaluate={"examples": 5000})
+    with pytest.raises(UserError, match=r"examples = 5: is of the server's test data"):
+        run(evaluate={"examples": 5, "by": "devices", "on_devices": 0.2})
+
+
 def test_a_subset_must_be_less_than_all(run: Run) -> None:
     with pytest.raises(UserError, match=r"evaluate\.subset = 5000: must be less than the"):
         run(evaluate={"subset": 5000})

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedasmu.data.description import Description
 from fedasmu.data.reading import Array, Arrays
+from fedasmu.seeding import derive
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Examples:
 
     def subset(self, indices: Tensor) -> Examples:
         return replace(self, inputs=self.inputs[indices], targets=self.targets[indices])
+
+    def some(self, count: int) -> Examples:
+        """So many of the test examples: the same ones in every run, whatever its seed, so that runs can be compared."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(derive("test subset")))
+        return self.subset(order[:count].sort().values.to(self.inputs.device))
 
 
 def _rows(tensor: Tensor, indices: Tensor | slice) -> Tensor:
