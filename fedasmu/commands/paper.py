@@ -85,9 +85,11 @@ def reproduce(
         return
     count = study_workers(workers)
     from fedasmu.study import reproduce as studied
-    from fedasmu.study import sweep, versus
+    from fedasmu.study import spaces, sweep, versus
     from fedasmu.study.studies import BUDGETS, STUDIES
 
+    if tune:
+        spaces.check(tune, "--tune")
     chosen, spend = STUDIES[study], BUDGETS[budget]
     spend = spend if seeds is None else replace(spend, seeds=seeds)
     out = out or Path("runs") / f"reproduce-{budget}"

@@ -39,9 +39,9 @@ SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settin
 }
 
 
-def check(count: int) -> None:
+def check(count: int, name: str = "trials") -> None:
     if not 1 <= count <= len(FACTORS):
-        raise UserError(f"trials = {count}: must be 1 to {len(FACTORS)}, so that every method has as many to try")
+        raise UserError(f"{name} = {count}: must be 1 to {len(FACTORS)}, so that every method has as many to try")
 
 
 def with_rates(variants: Sequence[Variant], rate: float, count: int) -> list[Variant]:

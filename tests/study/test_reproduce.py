@@ -192,6 +192,12 @@ def test_settings_are_found_or_given(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_more_trials_than_there_are_rates_are_refused_by_the_name_that_was_given(tmp_path: Path) -> None:
+    result = tiny_study(tmp_path / "runs", "--tune", "12")
+    assert "--tune = 12: must be 1 to 9" in str(result.exception)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
     result = tiny_study(tmp_path)
     assert result.exit_code == 0, result.output
