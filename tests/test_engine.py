@@ -28,7 +28,10 @@ needs_library = pytest.mark.skipif(native.available() is not None, reason=str(na
 
 def chosen(setting: str, model: str, batch: int) -> tuple[native.NativeEngine | None, str]:
     shape = (3, 32, 32)
-    module = models.build(model, shape=shape, classes=10, seed=0)
+    if model == "wide":
+        module: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4000), nn.ReLU(), nn.Linear(4000, 10))
+    else:
+        module = models.build(model, shape=shape, classes=10, seed=0)
     return native_engine(setting, module, Layout.of(module), shape, batch, "cpu")
 
 
@@ -37,8 +40,17 @@ def chosen(setting: str, model: str, batch: int) -> tuple[native.NativeEngine | 
     ("model", "batch", "engine"),
     [
         ("resnet20", 10, "engine: native (VARIANT)"),
-        ("vgg11", 32, "engine: native (VARIANT)"),
-        ("vgg11", 10, "engine: PyTorch, because its 9,747,136 weights are used only 157 times each in a batch of 10"),
+        ("vgg11", 4, "engine: native (VARIANT)"),
+        (
+            "vgg11",
+            3,
+            "engine: PyTorch, because its 9,747,136 weights are used 15.7 times each by a sample, in batches of 3",
+        ),
+        (
+            "wide",
+            64,
+            "engine: PyTorch, because its 12,328,000 weights are used 1.0 times each by a sample, in batches of 64",
+        ),
         ("mlp", 1, "engine: native (VARIANT)"),  # few uses of few weights
     ],
 )
@@ -49,7 +61,7 @@ def test_wide_networks_are_native_where_each_weight_is_used_often(model: str, ba
 
 @needs_library
 def test_who_asks_for_the_native_engine_gets_it() -> None:
-    assert chosen("native", "vgg11", 10)[1].startswith("engine: native")
+    assert chosen("native", "vgg11", 3)[1].startswith("engine: native")
     module = nn.Linear(3, 2)
     with pytest.raises(UserError, match="runs on the cpu"):
         native_engine("native", module, Layout.of(module), (3,), 10, "cuda")

@@ -23,7 +23,7 @@ from fedasmu.native.modules import append, shortcut, sum_of
 from fedasmu.vector import Layout
 
 CACHED_WEIGHTS = 2**20  # of a layer
-FEWEST_USES = 200  # of a weight in a batch: measured
+FEWEST_USES, FEWEST_SAMPLES = 2, 4  # of a weight by a sample, of a batch: measured, see docs/explanation/engine.md
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Plan:
     def slow(self, batch: int) -> str | None:
         """Why PyTorch trains this faster on batches of this size, None if it does not.
 
-        Weights that leave the second-level cache are fetched, transformed and written for every batch, and their sums
-        as well. That pays only where each of them is then used often enough: docs/explanation/engine.md.
+        Weights that leave the second-level cache are fetched again for every 16 samples, which pays only where each of
+        them is then used often enough.
         """
         weights = [layer.weights for layer in self.layers]
-        uses = batch * sum(layer.products for layer in self.layers) // max(sum(weights), 1)
-        if max(weights) <= CACHED_WEIGHTS or uses >= FEWEST_USES:
+        uses = sum(layer.products for layer in self.layers) / max(sum(weights), 1)
+        if max(weights) <= CACHED_WEIGHTS or (uses >= FEWEST_USES and batch >= FEWEST_SAMPLES):
             return None
-        return f"its {sum(weights):,} weights are used only {uses} times each in a batch of {batch}"
+        return f"its {sum(weights):,} weights are used {uses:.1f} times each by a sample, in batches of {batch}"
 
     @property
     def fewest(self) -> int:
