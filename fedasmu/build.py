@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedasmu.algorithms import Federation, Learner
 from fedasmu.algorithms.measuring import Measuring
+from fedasmu.average import Average
 from fedasmu.config import Config
 from fedasmu.data.federated import FederatedData, held_count
 from fedasmu.desk import Desk
@@ -99,7 +100,9 @@ class World:
         )
         judge = None if config.evaluate.by == "devices" else pool
         quick = Quick(config.evaluate.subset or 0, config.evaluate.full_every)
-        return Desk(server, record, judge, self.layout.bytes, config.evaluate.every, federation.shelf, metric, quick)
+        mean = None if config.evaluate.average is None else Average(config.evaluate.average)
+        every, shelf = config.evaluate.every, federation.shelf
+        return Desk(server, record, judge, self.layout.bytes, every, shelf, metric, quick, mean)
 
 
 def build(

@@ -47,7 +47,7 @@ def conclude(
     """Write the model and the summary."""
     if not world.config.timing_only:
         with replaced(directory / "model.safetensors") as path:
-            save_file(world.layout.tensors(driver.desk.server.model.vector), path)
+            save_file(world.layout.tensors(driver.desk.judged.vector), path)
     driver.desk.record.close()
     _check_measured(driver.desk)
     result, counters = Result(directory), driver.desk.server.counters

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedasmu.average import Average
 from fedasmu.errors import Interrupted
 from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
 from fedasmu.meter import Meter, Quick
@@ -36,7 +37,9 @@ class Desk:
         shelf: Shelf | None = None,  # of the method's server half
         metric: str = "accuracy",
         quick: Quick = Quick(),  # noqa: B008 - frozen
+        average: Average | None = None,
     ) -> None:
+        self.average = average
         self.server, self.record, self.model_bytes = server, record, model_bytes
         self._shelf = shelf
         self.meter = Meter(pool, self._tell, metric, quick)
@@ -47,6 +50,12 @@ class Desk:
     @property
     def mean_staleness(self) -> float:
         return self.meter.tally.total_staleness / max(self.server.counters.received, 1)
+
+    @property
+    def judged(self) -> Model:
+        """The model that the run is judged by, and hands out."""
+        mean = None if self.average is None else self.average.model
+        return self.server.model if mean is None else mean
 
     def size(self, task: Task, part: float) -> int:
         """Bytes of a model that travels for this task, when it takes this part of a whole one."""
@@ -142,7 +151,7 @@ class Desk:
     def flush(self, now: float) -> None:
         """The run ends: aggregate what is left over, evaluate the final model, wait for the last line of metrics."""
         self._renewed(now, self.server.flush())
-        self.meter.evaluate_last(self.server.model, self.server.counters, now)
+        self.meter.evaluate_last(self.judged, self.server.counters, now)
 
     def state(self) -> dict[str, Any]:
         """A checkpoint. Waits for the evaluations under way."""
@@ -152,6 +161,7 @@ class Desk:
             "record": self.record.state(),
             "sent": sorted(self._sent),
             "shelf": None if self._shelf is None else self._shelf.state(),
+            "average": None if self.average is None else self.average.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -161,6 +171,8 @@ class Desk:
         self._sent = set(state["sent"])
         if self._shelf is not None:
             self._shelf.restore(state["shelf"])
+        if self.average is not None:
+            self.average.restore(state["average"])
 
     def _started(self, now: float, tasks: list[Task]) -> list[Task]:
         for task in tasks:
@@ -170,12 +182,14 @@ class Desk:
 
     def _renewed(self, now: float, aggregation: Aggregation | None) -> None:
         if aggregation is not None:
+            if self.average is not None:
+                self.average.add(self.server.model, self.server.counters.received)
             tasks = [upload.task for upload in aggregation.uploads]
             weights, notes = list(aggregation.weights), aggregation.details
             self._tell(Renewed(now, aggregation.version, tasks, weights, notes))
 
     def _evaluate(self, now: float) -> None:
-        self.meter.evaluate(self.server.model, self.server.counters, now)
+        self.meter.evaluate(self.judged, self.server.counters, now)
 
     def _tell(self, line: Event | Measured) -> None:
         self.record.write(line)

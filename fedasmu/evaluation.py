@@ -29,6 +29,9 @@ class Evaluation(Section):
         description="who measures the accuracy: the server on the test data, or devices on what they hold out",
     )
 
+    average: int | None = Field(
+        None, ge=1, description="judge and keep the mean of the models of about so many last uploads; none: the newest"
+    )
     examples: int | None = Field(
         None, ge=1, description="judge by so many of the test examples, always the same ones; none: by all of them"
     )
@@ -69,8 +72,9 @@ class Evaluation(Section):
             raise ValueError(f"on_devices = {self.on_devices}: devices measure the accuracy, not {self.metric}")
         if self.by == "devices" and not self.on_devices:
             raise ValueError("by = 'devices': they need examples to measure on; set on_devices, to 0.1 for instance")
-        for name in ("examples", "subset"):
+        for name in ("examples", "subset", "average"):
             if self.by == "devices" and (count := getattr(self, name)) is not None:
-                whose = "is of the server's test data, but by = 'devices' measures on theirs"
-                raise ValueError(f"{name} = {count}: {whose}")
+                raise ValueError(
+                    f"{name} = {count}: is for the server's measuring, but by = 'devices' leaves it to them"
+                )
         return self

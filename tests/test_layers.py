@@ -16,7 +16,7 @@ FLOORS = {
     "words": "errors seeding section measure protocol vector rounding displacement schedule roster events codec note",
     "disk": "imports packaged disk lock checkpoint shelf record result",
     "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
-    "server": "session idle inspection transfer server survey meter desk",
+    "server": "session idle inspection transfer server survey meter average desk",
     "settings": "deployment fleets profiles evaluation config mistakes recipe extension",
     "run": "materials start build failure conclusion wall drive progress links measured",
     "drivers": "simulation network",

@@ -66,7 +66,7 @@ def test_a_run_judged_by_some_examples_counts_what_it_measures_on_them(run: Run)
 def test_no_more_examples_than_there_are_and_none_of_devices(run: Run) -> None:
     with pytest.raises(UserError, match=r"evaluate\.examples = 5000: there are \d+ test examples"):
         run(evaluate={"examples": 5000})
-    with pytest.raises(UserError, match=r"examples = 5: is of the server's test data"):
+    with pytest.raises(UserError, match=r"examples = 5: is for the server's measuring"):
         run(evaluate={"examples": 5, "by": "devices", "on_devices": 0.2})
 
 

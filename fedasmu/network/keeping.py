@@ -106,9 +106,9 @@ class Keeping:
 
     def _models(self) -> Iterator[Tensor]:
         """Nobody writes into a model that tasks are made from: `Server` sees to it."""
-        server = self.acts.desk.server
+        desk, server = self.acts.desk, self.acts.desk.server
         flying = (model for entry in server.ledger.values() for model in (entry.task.model, entry.fresh))
-        return (model.vector for model in (server.model, *flying) if model is not None)
+        return (model.vector for model in (server.model, desk.judged, *flying) if model is not None)
 
     def _put(self, number: int, state: Frozen) -> None:
         failpoint.reach("checkpoint.put")

@@ -73,7 +73,7 @@ class _Fresh:
 
     def concluded(self) -> Replayed:
         server = self._acts.desk.server
-        save_file(self._world.layout.tensors(server.model.vector), self._scratch / "model.safetensors")
+        save_file(self._world.layout.tensors(self._acts.desk.judged.vector), self._scratch / "model.safetensors")
         self._record.close()
         self._acts.ledger.close()
         finished = (self._folder.path / "summary.json").exists()
