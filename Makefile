@@ -11,7 +11,7 @@ help:  ## list what can be made
 
 install: $(STAMP)  ## make .venv with the fedasmu command in it
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py fedasmu/native/*.cpp fedasmu/native/*.h)
+$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py fedasmu/engines/native/*.cpp fedasmu/engines/native/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

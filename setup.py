@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FLAGS, VARIANTS = itemgetter("FLAGS", "VARIANTS")(runpy.run_path("fedasmu/native/flags.py"))
+FLAGS, VARIANTS = itemgetter("FLAGS", "VARIANTS")(runpy.run_path("fedasmu/engines/native/flags.py"))
 
 
 class BuildVariants(build_ext):
@@ -38,9 +38,9 @@ setup(
     cmdclass={"build_ext": BuildVariants, "bdist_wheel": AnyPython},
     ext_modules=[
         Extension(
-            f"fedasmu.native._engine_{name}",
-            ["fedasmu/native/engine.cpp"],
-            depends=glob.glob("fedasmu/native/*.h"),
+            f"fedasmu.engines.native._engine_{name}",
+            ["fedasmu/engines/native/engine.cpp"],
+            depends=glob.glob("fedasmu/engines/native/*.h"),
             extra_compile_args=FLAGS + flags,
             language="c++",
             optional=True,

@@ -12,11 +12,11 @@ from typing import Any
 from common import Score, chance, count, experiment, outcome_of, place
 
 from fedasmu.experiment import Experiment
-from fedasmu.profiles import read_profiles
-from fedasmu.recipe import load
 from fedasmu.report import figures, latex, tables
 from fedasmu.report.league import find, leagues
 from fedasmu.report.page import write_page
+from fedasmu.run.profiles import read_profiles
+from fedasmu.settings.recipe import load
 from fedasmu.study import sweep
 
 NASTY = ["", "nan", "inf", "-1", "1e400", "9" * 5000, "[" * 3000, "null", '"', "{}", "\0", "\x1b[31m", "../../x", "🙂"]

@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 
 from fedasmu import models
 from fedasmu.data.examples import Examples
-from fedasmu.memory import keep_freed_memory
-from fedasmu.native import NativeEngine, Unsupported
+from fedasmu.engines.native import NativeEngine, Unsupported
+from fedasmu.system.memory import keep_freed_memory
 from fedasmu.vector import Layout
 
 LR = 0.01

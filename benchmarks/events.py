@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from fedasmu import Experiment
-from fedasmu.drive import Drive
+from fedasmu.run.drive import Drive
 from fedasmu.simulation.simulator import Simulator
 
 FLEETS = {"1000": 1_000, "100000": 100_000}

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from fedasmu import Experiment, FederatedData
-from fedasmu.drive import Drive
+from fedasmu.run.drive import Drive
 
 DEVICES = (1_000, 10_000, 100_000)
 UPLOADS = {"timing": 10_000, "training": 2_000}

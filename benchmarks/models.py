@@ -22,9 +22,9 @@ from engine import LR, Case, eager, turns
 from torch import nn
 
 from fedasmu.data.examples import Examples
-from fedasmu.engine import Engine, native_engine
-from fedasmu.memory import keep_freed_memory
-from fedasmu.torch_engine import TorchEngine
+from fedasmu.engines.contract import Engine, native_engine
+from fedasmu.engines.pytorch import TorchEngine
+from fedasmu.system.memory import keep_freed_memory
 from fedasmu.vector import Layout
 
 MODELS = {"lenet5": (1, 28, 28), "cnn": (3, 32, 32), "resnet20": (3, 32, 32), "alexnet": (3, 32, 32),

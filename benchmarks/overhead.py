@@ -28,9 +28,9 @@ from torch.nn.functional import cross_entropy
 
 from fedasmu import Experiment, FederatedData
 from fedasmu.events import Event, Measured
-from fedasmu.memory import keep_freed_memory
 from fedasmu.models import build
-from fedasmu.record import Record, _Growing
+from fedasmu.storage.record import Record, _Growing
+from fedasmu.system.memory import keep_freed_memory
 
 WORKLOADS = {"w1": {"epochs": 5, "batch": 32, "tasks": 8}, "w2": {"epochs": 1, "batch": 10, "tasks": 24}}
 IMAGES, LR = 600, 0.01

@@ -32,14 +32,14 @@ from fedasmu import Experiment, FederatedData
 from fedasmu.algorithms import Federation, Pace
 from fedasmu.algorithms.fedasmu import FedASMU
 from fedasmu.events import Verdict
-from fedasmu.memory import keep_freed_memory
 from fedasmu.models import build
 from fedasmu.pools import Pool, Site, processes
 from fedasmu.pools.arena import Arena
 from fedasmu.protocol import Model, Report
 from fedasmu.roster import Member, Roster, Seconds
-from fedasmu.server import Server
-from fedasmu.shelf import Shelf
+from fedasmu.server.core import Server
+from fedasmu.storage.shelf import Shelf
+from fedasmu.system.memory import keep_freed_memory
 from fedasmu.vector import Layout
 
 # Where runs leave their files: in memory, if possible. A disk's own mood is larger than what is measured here.

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fedasmu.algorithms import ALGORITHMS
-from fedasmu.listing import settings_of
+from fedasmu.commands.listing import settings_of
 
 PAGES = Path(__file__).parent / "algorithms"
 TABLE = re.compile(r"^\| setting \|.*?(?=\n\n|\Z)", flags=re.MULTILINE | re.DOTALL)

@@ -23,8 +23,8 @@ from fedasmu.protocol import Trained as Trained
 from fedasmu.protocol import Upload as Upload
 from fedasmu.protocol import Workload as Workload
 from fedasmu.report.writing import write_report as write_report
-from fedasmu.result import Result as Result
-from fedasmu.result import load_runs as load_runs
+from fedasmu.run.result import Result as Result
+from fedasmu.run.result import load_runs as load_runs
 from fedasmu.schedule import Periodic as Periodic
 from fedasmu.schedule import Rounds as Rounds
 from fedasmu.study.comparison import Comparison as Comparison

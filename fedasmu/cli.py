@@ -156,7 +156,7 @@ def run(
     count = worker_count(workers)
     loading()
     from fedasmu.experiment import Experiment
-    from fedasmu.recipe import load
+    from fedasmu.settings.recipe import load
 
     seeds = [] if seed is None else [f"seed={seed}"]
     config = load(recipe, [*(overrides or []), *seeds], allow_code=allow_code)
@@ -191,7 +191,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show the methods, models, data sets, recipes, fleets or keys of a recipe there are."""
-    from fedasmu.listing import LISTINGS, keys
+    from fedasmu.commands.listing import LISTINGS, keys
 
     if method and what != "keys":
         raise UserError(f"list {what} {method}: only keys are listed by method, as in: fedasmu list keys {method}")

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from fedasmu.data.federated import FederatedData
-from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment
-from fedasmu.result import Result
+from fedasmu.run.result import Result
+from fedasmu.server.desk import Desk
 
 UPLOADS = 60
 PARTIAL = 23  # a prime: whatever the buffer or the cohort, one is begun and not full

@@ -15,29 +15,30 @@ from pydantic import ValidationError
 from rich.console import Console
 from torch import Tensor, nn
 
-from fedasmu import failure, pools
-from fedasmu.build import World, build
-from fedasmu.config import Config, Local, ModelSettings
+from fedasmu import pools
 from fedasmu.data.federated import FederatedData
-from fedasmu.desk import Desk, first_refusal, observer
-from fedasmu.disk import replaced, write_whole
-from fedasmu.drive import Drive
+from fedasmu.engines.goal import Loss, Score
 from fedasmu.errors import UserError
-from fedasmu.evaluation import Evaluation
 from fedasmu.events import Event, Measured
-from fedasmu.extension import extend, longer, recipe_of
-from fedasmu.goal import Loss, Score
 from fedasmu.imports import GO_ON, INSIDE
-from fedasmu.lock import check_idle
 from fedasmu.measure import IN_PYTHON
-from fedasmu.process import one_thread, stop_request
-from fedasmu.profiles import write_profiles
-from fedasmu.progress import Live
-from fedasmu.recipe import Changes, checked, load
-from fedasmu.record import Record, check_free, claimed
-from fedasmu.result import Result
+from fedasmu.run.build import World, build
+from fedasmu.run.drive import Drive
+from fedasmu.run.extension import extend, longer, recipe_of
+from fedasmu.run.profiles import write_profiles
+from fedasmu.run.progress import Live
+from fedasmu.run.result import Result
+from fedasmu.run.trackers import Together, Tracker
+from fedasmu.server.desk import Desk, first_refusal, observer
+from fedasmu.settings.config import Config, Local, ModelSettings
+from fedasmu.settings.evaluation import Evaluation
+from fedasmu.settings.recipe import Changes, checked, load
 from fedasmu.simulation.build import fleet_of, simulator
-from fedasmu.trackers import Together, Tracker
+from fedasmu.storage import failure
+from fedasmu.storage.record import Record, check_free, claimed
+from fedasmu.system.disk import replaced, write_whole
+from fedasmu.system.lock import check_idle
+from fedasmu.system.process import one_thread, stop_request
 
 
 class Experiment:

@@ -12,7 +12,7 @@ from fedasmu.errors import did_you_mean
 
 IN_PYTHON = "given-in-python"  # the name of a model, data, loss or metric that no recipe can name
 CROSS_ENTROPY, ACCURACY = "cross-entropy", "accuracy"
-HOME = "fedasmu.goal"
+HOME = "fedasmu.engines.goal"
 LOSSES = {CROSS_ENTROPY: f"{HOME}:cross_entropy", "mse": f"{HOME}:mse", "mae": f"{HOME}:mae"}
 METRICS = {ACCURACY: f"{HOME}:accuracy", "rmse": f"{HOME}:rmse", "mae": f"{HOME}:mae", "r2": f"{HOME}:r2"}
 SMALLER = {"rmse", "mae"}  # is better, in these

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from fedasmu.data.augment import augmented
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData
-from fedasmu.engine import Engine
-from fedasmu.goal import Goal
-from fedasmu.native import NativeEngine
-from fedasmu.optimiser import PLAIN, Optimiser
+from fedasmu.engines.contract import Engine
+from fedasmu.engines.goal import Goal
+from fedasmu.engines.native import NativeEngine
+from fedasmu.engines.optimiser import PLAIN, Optimiser
+from fedasmu.engines.pytorch import TorchEngine
+from fedasmu.engines.rule import Rule
 from fedasmu.protocol import Computation, Evaluated, Probe, Probed, Train, Trained, Workload
-from fedasmu.rule import Rule
 from fedasmu.seeding import derive
-from fedasmu.torch_engine import TorchEngine
 from fedasmu.vector import Layout
 
 CLASSIFY = Goal()

@@ -16,12 +16,12 @@ from torch import nn
 
 import fedasmu
 from fedasmu import Experiment, FederatedData, Result, data, events
-from fedasmu.desk import Desk
 from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Event, Measured
-from fedasmu.progress import Live
 from fedasmu.report.page import write_page
 from fedasmu.report.summary import table
+from fedasmu.run.progress import Live
+from fedasmu.server.desk import Desk
 from helpers.blobs import Run, blobs, settings, softmax
 
 RECIPE = """

@@ -13,7 +13,7 @@ import pytest
 from fedasmu import Experiment, cli
 from fedasmu.errors import UserError
 from fedasmu.imports import load
-from fedasmu.recipe import load as load_recipe
+from fedasmu.settings.recipe import load as load_recipe
 from fedasmu.study import sweep
 from helpers.blobs import settings
 

@@ -19,15 +19,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedasmu import Experiment, Result, checkpoint
+from fedasmu import Experiment, Result
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import FedAsync, Mix
-from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Delivered, Event, Measured
 from fedasmu.protocol import Fetch, Memory, Poll, Probe, Report, Session, Task, Train, Workload
 from fedasmu.schedule import Periodic
+from fedasmu.server.desk import Desk
 from fedasmu.simulation.device import Device
+from fedasmu.storage import checkpoint
 from helpers.blobs import Run, blobs, outputs, settings, softmax
 from helpers.repository import ROOT
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedasmu import Result
-from fedasmu.build import build
-from fedasmu.recipe import parse
+from fedasmu.run.build import build
+from fedasmu.settings.recipe import parse
 from helpers.blobs import blobs, network, of_method, settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "driver.md"

@@ -13,17 +13,17 @@ from helpers.repository import ROOT
 
 PACKAGE = ROOT / "fedasmu"
 FLOORS = {
-    "words": "errors seeding section measure protocol vector rounding displacement schedule roster events codec note",
-    "disk": "imports packaged disk lock checkpoint shelf record result",
-    "compute": "memory process optimiser rule data models goal torch_engine native engine algorithms training pools",
-    "server": "session idle inspection transfer server survey meter average desk",
-    "settings": "deployment fleets profiles evaluation config mistakes recipe extension",
-    "run": "materials start build failure conclusion wall drive progress links measured",
+    "words": "errors seeding imports section measure protocol vector schedule roster events session",
+    "disk": "system encoding data models storage",
+    "compute": "algorithms engines training pools",
+    "server": "server",
+    "settings": "settings",
+    "run": "run",
     "drivers": "simulation network",
-    "looking": "trackers listing report experiment conformance study watch",
+    "looking": "report experiment conformance study watch",
     "keyboard": "commands cli",
 }
-UPWARD = {"result": {"report", "materials"}}  # conveniences that import what they need when they are called
+UPWARD = {"run": {"report"}}  # Result.plot and its like import what they need when they are called
 ORDER = [name for names in FLOORS.values() for name in names.split()]  # a name imports only names before it
 
 
@@ -78,7 +78,7 @@ def test_a_driver_needs_no_other_driver() -> None:
 
 
 def test_what_both_drivers_share_has_no_clock_and_no_socket() -> None:
-    for name in ("session", "desk", "meter", "events", "codec", "roster"):
+    for name in ("session", "server/desk", "server/meter", "events", "encoding/codec", "roster"):
         assert not outside(PACKAGE / f"{name}.py") & {"time", "socket", "threading", "asyncio", "random"}, name
 
 
@@ -101,13 +101,13 @@ def test_the_vocabulary_imports_nothing_of_ours() -> None:
 
 @pytest.mark.parametrize("path", files("algorithms"), ids=lambda path: path.stem)
 def test_algorithms_know_no_clock_no_pool_and_no_server(path: Path) -> None:
-    for other in ("simulation", "server", "record", "experiment", "training", "config"):
+    for other in ("simulation", "server", "storage.record", "experiment", "training", "settings"):
         assert not any(is_part(module, other) for module in imported(path)), f"{path.name} imports {other}"
 
 
 def test_the_server_does_no_io() -> None:
     forbidden = {"time", "socket", "threading", "asyncio", "pathlib", "os", "random"}
-    assert not outside(PACKAGE / "server.py") & forbidden
+    assert not outside(PACKAGE / "server/core.py") & forbidden
 
 
 def test_help_needs_no_torch() -> None:

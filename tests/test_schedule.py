@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedasmu.config import Pacing
 from fedasmu.schedule import Periodic, Rounds
+from fedasmu.settings.config import Pacing
 
 
 def test_a_round_starts_its_whole_cohort_at_once_and_only_when_the_last_is_over() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedasmu.goal import Goal, mse, rmse
+from fedasmu.engines.goal import Goal, mse, rmse
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained, Workload
 from fedasmu.seeding import derive
 from fedasmu.training import Trainer, batches, calibration, slope

@@ -10,8 +10,8 @@ import torch
 from work import COHORT, DEVICES, LR, Order, Told, images, order
 
 from fedasmu import Experiment, FederatedData
-from fedasmu.desk import Desk
 from fedasmu.events import Renewed
+from fedasmu.server.desk import Desk
 
 
 def settings(wanted: Order) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedasmu import checkpoint
-from fedasmu.build import build
 from fedasmu.network import wire
 from fedasmu.network.acts import Acts
 from fedasmu.network.folder import Folder
@@ -19,8 +17,10 @@ from fedasmu.network.ledger import Ledger
 from fedasmu.network.segment import Act
 from fedasmu.network.site import attach
 from fedasmu.pools import Inline, timing_only
-from fedasmu.recipe import load
-from fedasmu.record import Record
+from fedasmu.run.build import build
+from fedasmu.settings.recipe import load
+from fedasmu.storage import checkpoint
+from fedasmu.storage.record import Record
 
 
 def audit(out: Path, acknowledged: Iterable[int]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.steps import stepped
-from fedasmu.note import of_table, table
+from fedasmu.encoding.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 

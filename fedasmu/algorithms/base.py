@@ -16,7 +16,7 @@ from fedasmu.protocol import Memory, Model, Session, Task, Upload, Workload
 from fedasmu.roster import Roster, Seconds
 from fedasmu.schedule import Schedule
 from fedasmu.section import Section
-from fedasmu.shelf import Shelf
+from fedasmu.storage.shelf import Shelf
 from fedasmu.vector import Layout
 
 

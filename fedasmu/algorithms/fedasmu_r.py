@@ -26,7 +26,7 @@ from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
 from fedasmu.algorithms.feddyn import anchor
 from fedasmu.algorithms.guard import GuardSettings
 from fedasmu.algorithms.steps import stepped
-from fedasmu.note import of_table, table
+from fedasmu.encoding.note import of_table, table
 from fedasmu.protocol import Fetch, Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import weighted_mean
 from fedasmu.algorithms.steps import displacement
-from fedasmu.note import of_table, table
+from fedasmu.encoding.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Rounds
 

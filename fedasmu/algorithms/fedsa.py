@@ -15,7 +15,7 @@ from pydantic import Field
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.port import EpochsNote
-from fedasmu.note import of_table, table
+from fedasmu.encoding.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.steps import displacement, stepped
-from fedasmu.note import table
+from fedasmu.encoding.note import table
 from fedasmu.protocol import Memory, Model, Poll, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 

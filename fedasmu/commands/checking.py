@@ -31,7 +31,7 @@ def check(
     """Ask of a method what every method must do: repeat, resume, survive losses, end at any moment."""
     loading()
     from fedasmu.conformance import CHECKS, Trial
-    from fedasmu.recipe import override, parse
+    from fedasmu.settings.recipe import override, parse
 
     keys = [f"algorithm.{change}" for change in changes or []]
     table = override({"algorithm": {"name": method}}, keys)

@@ -42,7 +42,7 @@ def prepare(
     """Make a data set ready: find it or download it, check it and decode it."""
     loading()
     from fedasmu import data
-    from fedasmu.materials import passed_over
+    from fedasmu.run.materials import passed_over
 
     dataset = data.prepare(name, directory, text=data.TextOptions(vocabulary=vocabulary, length=length))
     if verify:

@@ -23,7 +23,7 @@ def from_run(
     loading()
     import tomli_w
 
-    from fedasmu.measured import measure
+    from fedasmu.run.measured import measure
 
     found = measure(directory)
     keys = found.write(out)

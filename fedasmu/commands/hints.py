@@ -82,6 +82,6 @@ def _meant(command: Any, option: str) -> str:
 
 def _keys_named(option: str) -> list[str]:
     """The keys of a recipe that an option of this name could stand for."""
-    from fedasmu.mistakes import meant
+    from fedasmu.settings.mistakes import meant
 
     return meant(option.lstrip("-").replace("-", "_"))

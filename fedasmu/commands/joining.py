@@ -49,7 +49,7 @@ def join(
         raise UserError(f"--engine {engine}: must be auto, native or torch")
     from fedasmu.imports import load
     from fedasmu.network.device import Device
-    from fedasmu.process import stop_request
+    from fedasmu.system.process import stop_request
 
     own = None
     if model:

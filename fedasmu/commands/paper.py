@@ -12,7 +12,7 @@ import typer
 from fedasmu.commands import say, show_grid
 from fedasmu.commands.study import Overwrite, Set, WorkerCount, report_failures, run_grid, study_workers
 from fedasmu.errors import UserError
-from fedasmu.packaged import RECIPES
+from fedasmu.settings.packaged import RECIPES
 
 if TYPE_CHECKING:
     from fedasmu.report.tables import Grid

@@ -44,10 +44,10 @@ def rehearse(
     needs_network()
     loading()
     from fedasmu.network.rehearsal import FILES, Rehearsal, differing, simulated
-    from fedasmu.process import one_thread, stop_request
-    from fedasmu.progress import Live
     from fedasmu.report.summary import table
-    from fedasmu.result import Result
+    from fedasmu.run.progress import Live
+    from fedasmu.run.result import Result
+    from fedasmu.system.process import one_thread, stop_request
 
     changes = [f"fleet.devices={devices}", "pacing.max_in_flight=0.5", "network.per_address=0"]
     changes += [f"stop.uploads={uploads}"] if uploads else []

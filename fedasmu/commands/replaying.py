@@ -28,12 +28,12 @@ def replay(
     needs_network()
     loading()
     from fedasmu.commands.serving import built, loaded
-    from fedasmu.lock import check_idle
     from fedasmu.network.folder import Folder
     from fedasmu.network.replay import FILES
     from fedasmu.network.replay import replay as play
-    from fedasmu.process import one_thread
-    from fedasmu.record import claimed
+    from fedasmu.storage.record import claimed
+    from fedasmu.system.lock import check_idle
+    from fedasmu.system.process import one_thread
 
     folder = Folder(directory)
     check_idle(directory)

@@ -63,9 +63,9 @@ def conduct(
     watched: bool = False,
 ) -> None:
     """Run it, and show what came of it. Whatever stops it, the user is told how to go on."""
-    from fedasmu.failure import FOLDER
-    from fedasmu.progress import Live
     from fedasmu.report.summary import draw_curve, table
+    from fedasmu.run.progress import Live
+    from fedasmu.storage.failure import FOLDER
 
     again = f"fedasmu resume {directory}{' --allow-code' if experiment.config.code else ''}"
     live = Live(console, experiment.config.stop.uploads)

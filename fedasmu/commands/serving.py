@@ -15,9 +15,9 @@ from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from fedasmu.build import World
-    from fedasmu.config import Config
     from fedasmu.network.folder import Folder, Shown
+    from fedasmu.run.build import World
+    from fedasmu.settings.config import Config
 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
@@ -106,10 +106,10 @@ def _members(earlier: Path, directory: Path) -> Folder:
 
 def _go_on(directory: Path, stay: bool, allow_code: bool) -> None:
     """Listen first: devices that come while the rest is made wait in line, instead of being turned away."""
-    from fedasmu.lock import check_idle
     from fedasmu.network.folder import Folder
     from fedasmu.network.listener import bound
-    from fedasmu.record import claimed
+    from fedasmu.storage.record import claimed
+    from fedasmu.system.lock import check_idle
 
     folder = Folder(directory)
     check_idle(directory)
@@ -129,7 +129,7 @@ def _go_on(directory: Path, stay: bool, allow_code: bool) -> None:
 
 def _tell(config: Config, folder: Any, listening: Any) -> None:
     from fedasmu.network.farewell import tell
-    from fedasmu.process import stop_request
+    from fedasmu.system.process import stop_request
 
     with stop_request() as stopping:
         tell(listening, folder.context, config.network.per_address, stopping)
@@ -137,10 +137,10 @@ def _tell(config: Config, folder: Any, listening: Any) -> None:
 
 def _serve(world: World, folder: Any, listening: Any, stay: bool) -> None:
     from fedasmu.network.serving import LINGER, Serving
-    from fedasmu.process import one_thread, stop_request
-    from fedasmu.progress import Live
     from fedasmu.report.summary import table
-    from fedasmu.result import Result
+    from fedasmu.run.progress import Live
+    from fedasmu.run.result import Result
+    from fedasmu.system.process import one_thread, stop_request
 
     live = Live(console, world.config.stop.uploads)
     linger = math.inf if stay else LINGER
@@ -170,14 +170,14 @@ def _guarded(config: Config) -> Config:
 
 
 def loaded(recipe: str, changes: list[str], seed: int | None, allow_code: bool) -> Config:
-    from fedasmu.recipe import load
+    from fedasmu.settings.recipe import load
 
     return load(recipe, [*changes, *([] if seed is None else [f"seed={seed}"])], allow_code=allow_code)
 
 
 def built(config: Config) -> World:
-    from fedasmu.build import build
     from fedasmu.network.serving import check_recipe
+    from fedasmu.run.build import build
 
     check_recipe(config)
     return build(config, say=say)
@@ -185,8 +185,8 @@ def built(config: Config) -> World:
 
 def check_free(directory: Path, overwrite: bool) -> None:
     """Before anything costly: whether a run may begin here."""
-    from fedasmu import record
-    from fedasmu.lock import check_idle
+    from fedasmu.storage import record
+    from fedasmu.system.lock import check_idle
 
     check_idle(directory)
     record.check_free(directory, overwrite)
@@ -195,9 +195,9 @@ def check_free(directory: Path, overwrite: bool) -> None:
 @contextmanager
 def begun(world: World, directory: Path, overwrite: bool) -> Iterator[None]:
     """A run directory with its recipe, which is this process's for as long as it works there."""
-    from fedasmu.disk import write_whole
-    from fedasmu.profiles import write_profiles
-    from fedasmu.record import claimed
+    from fedasmu.run.profiles import write_profiles
+    from fedasmu.storage.record import claimed
+    from fedasmu.system.disk import write_whole
 
     with claimed(directory, resume=False, overwrite=overwrite):
         write_whole(directory / "config.toml", world.config.toml())

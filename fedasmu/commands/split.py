@@ -30,8 +30,8 @@ def show(
 ) -> None:
     """Show how a data set is divided over the devices, just as a run with this seed divides it."""
     from fedasmu.data.split_summary import draw, summary
-    from fedasmu.materials import federated_data
-    from fedasmu.recipe import parse
+    from fedasmu.run.materials import federated_data
+    from fedasmu.settings.recipe import parse
 
     source: dict[str, Any] = {"name": name, "split": split, "alpha": alpha}
     if directory is not None:

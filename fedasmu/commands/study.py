@@ -13,7 +13,7 @@ from fedasmu.commands.reporting import Reference
 from fedasmu.commands.running import Track
 from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
-from fedasmu.packaged import find
+from fedasmu.settings.packaged import find
 
 if TYPE_CHECKING:
     from fedasmu.study.cells import Cell
@@ -83,9 +83,9 @@ def compare(
     """Run several methods on several seeds, and end in one table."""
     path, count = find(recipe), study_workers(workers)
     from fedasmu.report.labels import check_reference, keep_order
+    from fedasmu.run.trackers import check_known
     from fedasmu.study.cells import cells
     from fedasmu.study.sweep import for_each, read
-    from fedasmu.trackers import check_known
 
     check_known(track or [])
     chosen = _chosen(path, methods, vary or [], "--vary", allow_code)
@@ -223,7 +223,7 @@ def show(grid: list[Cell], reference: str = "") -> None:
 
 def show_times(grid: list[Cell]) -> None:
     from fedasmu.report.times import times_table
-    from fedasmu.result import Result
+    from fedasmu.run.result import Result
 
     runs: dict[str, list[Result]] = {}
     for cell in grid:

@@ -10,13 +10,13 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedasmu.desk import Desk
-from fedasmu.displacement import Reference
+from fedasmu.encoding.displacement import Reference
 from fedasmu.network import wire
 from fedasmu.network.ledger import Ledger, is_full
 from fedasmu.network.segment import Act
 from fedasmu.protocol import Report, Task
 from fedasmu.roster import Member, Roster, Seconds
+from fedasmu.server.desk import Desk
 
 
 class Rebuild(Exception):

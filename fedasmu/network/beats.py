@@ -6,7 +6,7 @@ import threading
 
 from fedasmu.network.client import Client
 from fedasmu.network.download import head
-from fedasmu.process import started
+from fedasmu.system.process import started
 
 
 class Beats:

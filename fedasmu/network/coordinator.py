@@ -10,17 +10,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedasmu.deployment import NetworkSettings
-from fedasmu.displacement import Reference
+from fedasmu.encoding.displacement import Reference
 from fedasmu.events import Verdict
-from fedasmu.links import Way
 from fedasmu.network.acts import Acts, Outcome, plain
 from fedasmu.network.leases import Leases
 from fedasmu.network.presence import Presence
 from fedasmu.protocol import Model, Task
 from fedasmu.roster import Member
+from fedasmu.run.links import Way
 from fedasmu.seeding import derive
-from fedasmu.server import InFlight
+from fedasmu.server.core import InFlight
+from fedasmu.settings.deployment import NetworkSettings
 
 DELIVERIES = 8  # of models to one device for one task: its own, a fresh one, and repeats where a reply was lost
 PARTS = 32  # a download that breaks off and goes on must have brought this part of a model at least

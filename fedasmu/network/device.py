@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fedasmu.displacement import Reference
+from fedasmu.encoding.displacement import Reference
 from fedasmu.errors import DeviceError, Refused, UserError
 from fedasmu.network import wire
 from fedasmu.network.beats import Beats
@@ -25,10 +25,10 @@ from fedasmu.network.drawer import Drawer, Parcel
 from fedasmu.network.keys import Invite
 from fedasmu.network.membership import Abandoned, Membership
 from fedasmu.network.own import Own, Source
-from fedasmu.process import one_thread
 from fedasmu.protocol import Fetch, Model, Report, Task
+from fedasmu.server.transfer import label
 from fedasmu.session import Work, samples
-from fedasmu.transfer import label
+from fedasmu.system.process import one_thread
 
 FAILURES = 3  # tasks in a row, before a device gives up
 NEXT_RUN = 30.0  # seconds between two looks whether there is one

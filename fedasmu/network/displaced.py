@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedasmu.displacement import EXPONENTS, Displacement, Reference
+from fedasmu.encoding.displacement import EXPONENTS, Displacement, Reference
 from fedasmu.network.bounds import Malformed
 
 LABEL = re.compile(r"\d{1,16}(\.\d{1,16})?", re.ASCII)

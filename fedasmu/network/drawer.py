@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from fedasmu import checkpoint
-from fedasmu.disk import write_whole
 from fedasmu.errors import Refused, UserError
 from fedasmu.network import failpoint, vocabulary
 from fedasmu.network.keys import Key, decoded, encoded
 from fedasmu.protocol import Memory
+from fedasmu.storage import checkpoint
+from fedasmu.system.disk import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from fedasmu.algorithms import Learner
 from fedasmu.algorithms.measuring import Measuring
 from fedasmu.data.examples import Examples
 from fedasmu.data.federated import FederatedData, hold_out
-from fedasmu.displacement import Reference
-from fedasmu.engine import native_engine
+from fedasmu.encoding.displacement import Reference
+from fedasmu.encoding.rounding import CODES
+from fedasmu.engines.contract import native_engine
 from fedasmu.errors import UserError
 from fedasmu.network.terms import Terms, layout_digest
 from fedasmu.network.wire import Shapes
 from fedasmu.protocol import Model, Workload
-from fedasmu.rounding import CODES
 from fedasmu.seeding import derive
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout

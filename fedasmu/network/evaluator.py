@@ -6,7 +6,7 @@ import traceback
 from concurrent.futures import Future
 
 from fedasmu.pools.contract import Answer, Job, Perform
-from fedasmu.process import one_worker
+from fedasmu.system.process import one_worker
 
 
 class Evaluator:

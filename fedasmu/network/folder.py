@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import fedasmu
-from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.network import WIRE, certificate
 from fedasmu.network.connection import PUBLIC
 from fedasmu.network.keys import Invite
 from fedasmu.network.register import Register
+from fedasmu.system.disk import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fedasmu import links
 from fedasmu.errors import UserError
 from fedasmu.network.coordinator import Coordinator
 from fedasmu.network.deadline import DEVICE
 from fedasmu.network.door import Door
 from fedasmu.network.replies import CODE
-from fedasmu.profiles import rows
+from fedasmu.run import links
+from fedasmu.run.profiles import rows
 
 PAUSE = 1.0  # seconds between two writings, and for every thousand devices one more
 FILE, TRACE = "service.json", "presence.csv"

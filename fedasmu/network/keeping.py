@@ -14,14 +14,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedasmu import checkpoint
-from fedasmu.checkpoint import Frozen
-from fedasmu.disk import sync
 from fedasmu.network import failpoint
 from fedasmu.network.acts import Acts
 from fedasmu.network.ledger import is_full
-from fedasmu.process import one_worker
-from fedasmu.record import SHELVES
+from fedasmu.storage import checkpoint
+from fedasmu.storage.checkpoint import Frozen
+from fedasmu.storage.record import SHELVES
+from fedasmu.system.disk import sync
+from fedasmu.system.process import one_worker
 
 TAIL = 64 << 20  # bytes of ledger that a recovery applies in half a second
 AGAIN = 1.0  # seconds, at least, between two attempts

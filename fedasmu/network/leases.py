@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from fedasmu.deployment import NetworkSettings
+from fedasmu.settings.deployment import NetworkSettings
 
 KNOWN = 5  # durations, before a deadline is made of them
 RECENT = 50

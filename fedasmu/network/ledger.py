@@ -18,10 +18,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedasmu.disk import replaced, sync
 from fedasmu.network import failpoint
 from fedasmu.network.segment import Act, Damaged, Segment, opening, packed
-from fedasmu.process import one_worker
+from fedasmu.system.disk import replaced, sync
+from fedasmu.system.process import one_worker
 
 STEP = 16 << 20  # bytes allocated ahead
 RESERVE = 1 << 20  # kept for acts without a body when the disk is full

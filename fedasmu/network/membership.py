@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from fedasmu.displacement import Reference
+from fedasmu.encoding.displacement import Reference
 from fedasmu.errors import UserError
 from fedasmu.network import vocabulary, wire
 from fedasmu.network.client import Client

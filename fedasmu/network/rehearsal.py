@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from fedasmu.build import World
-from fedasmu.conclusion import conclude
-from fedasmu.desk import Desk
-from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.network.folder import Folder
 from fedasmu.network.listener import bound
 from fedasmu.network.script import Line, Tape
 from fedasmu.network.serving import Serving
 from fedasmu.pools import Inline
-from fedasmu.record import Record
+from fedasmu.run.build import World
+from fedasmu.run.conclusion import conclude
+from fedasmu.server.desk import Desk
 from fedasmu.simulation.build import fleet_of, simulator
+from fedasmu.storage.record import Record
+from fedasmu.system.disk import write_whole
 
 HOST = "127.0.0.1"
 FILES = ("events.jsonl", "metrics.csv", "model.safetensors")

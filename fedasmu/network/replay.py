@@ -9,7 +9,6 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from fedasmu.build import World
 from fedasmu.errors import UserError
 from fedasmu.network import wire
 from fedasmu.network.acts import Acts, Rebuild
@@ -19,7 +18,8 @@ from fedasmu.network.ledger import Ledger, segments
 from fedasmu.network.segment import Act
 from fedasmu.network.site import attach
 from fedasmu.pools import Inline
-from fedasmu.record import Record
+from fedasmu.run.build import World
+from fedasmu.storage.record import Record
 
 FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
 

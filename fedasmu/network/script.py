@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedasmu.desk import Desk
 from fedasmu.network import wire
 from fedasmu.network.coordinator import Coordinator, Gone
+from fedasmu.server.desk import Desk
 
 LISTENED = ("tick", "start", "fetch", "sending", "wanted", "receive", "lose", "flush")
 

@@ -13,10 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fedasmu.build import World
-from fedasmu.conclusion import conclude
-from fedasmu.config import Config
-from fedasmu.desk import Desk
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.measure import CROSS_ENTROPY
 from fedasmu.network import failpoint
@@ -35,8 +31,12 @@ from fedasmu.network.script import Line, Script
 from fedasmu.network.service import Service
 from fedasmu.network.site import attach, terms
 from fedasmu.network.uptime import Uptime
-from fedasmu.record import SHELVES, Record
-from fedasmu.wall import dated
+from fedasmu.run.build import World
+from fedasmu.run.conclusion import conclude
+from fedasmu.run.wall import dated
+from fedasmu.server.desk import Desk
+from fedasmu.settings.config import Config
+from fedasmu.storage.record import SHELVES, Record
 
 DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
 TICK = 0.25  # seconds, at most, between two looks at the time

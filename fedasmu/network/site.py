@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fedasmu import models
-from fedasmu.build import World, held_seed
-from fedasmu.desk import Desk
+from fedasmu.engines.optimiser import Optimiser
 from fedasmu.network.terms import Terms, Text, layout_digest, plain
 from fedasmu.network.vocabulary import written
-from fedasmu.optimiser import Optimiser
 from fedasmu.pools import Pool
-from fedasmu.record import Record
 from fedasmu.roster import Roster
+from fedasmu.run.build import World, held_seed
+from fedasmu.server.desk import Desk
+from fedasmu.storage.record import Record
 
 
 def attach(world: World, pool: Pool, record: Record) -> tuple[Desk, Roster]:

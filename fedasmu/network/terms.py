@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedasmu.algorithms import Algorithm, settings
+from fedasmu.encoding.rounding import Precision
+from fedasmu.engines.optimiser import Optimiser
 from fedasmu.errors import UserError
-from fedasmu.optimiser import Optimiser
-from fedasmu.rounding import Precision
 from fedasmu.vector import Layout
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedasmu.displacement import Reference
+from fedasmu.encoding.displacement import Reference
 from fedasmu.network import WIRE, bounds, displaced
 from fedasmu.network.bounds import Malformed as Malformed
 from fedasmu.protocol import Evaluated, Model, Report, Task

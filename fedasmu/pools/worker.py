@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedasmu.memory import keep_freed_memory
 from fedasmu.pools.arena import Arena, Place
 from fedasmu.pools.contract import Job, Perform
 from fedasmu.pools.crew import Answered
 from fedasmu.pools.lane import pack, unpack
 from fedasmu.protocol import Probe, Train
+from fedasmu.system.memory import keep_freed_memory
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 LIGHT = 1 << 15  # bytes of a message that a pipe takes at once, whether or not the other side is reading

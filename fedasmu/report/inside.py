@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedasmu.algorithms.fedasmu.notes import MergeNote
+from fedasmu.encoding.note import of_line
 from fedasmu.events import Delivered, Renewed
-from fedasmu.note import of_line
-from fedasmu.result import Result
+from fedasmu.run.result import Result
 
 SMOOTHED = 100  # points that a line is the mean of, or a fifth of them where there are few
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from fedasmu.disk import write_whole
 from fedasmu.errors import UserError, did_you_mean
+from fedasmu.system.disk import write_whole
 
 DRAWN = 36  # characters of a label in a figure; all of FedASMU's variants have fewer
 LONGEST = 110  # bytes; a file name has up to 255, and may be made of two labels

@@ -22,7 +22,7 @@ from fedasmu.measure import Metric
 from fedasmu.report.labels import check_reference, kept_order
 from fedasmu.report.sound import sound
 from fedasmu.report.standing import Run, Standing
-from fedasmu.result import Result
+from fedasmu.run.result import Result
 
 UNIMPORTANT = ("seed", "name", "checkpoint_seconds")  # for telling methods apart
 

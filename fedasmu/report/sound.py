@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedasmu.errors import UserError, reading
-from fedasmu.result import Result, flat
+from fedasmu.run.result import Result, flat
 
 FILES = ("summary.json", "config.toml", "metrics.csv", "events.jsonl")
 FINITE = ("time", "version", "uploads", "bytes_down", "bytes_up")  # columns of the metrics

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedasmu.errors import printable
 from fedasmu.measure import Metric
-from fedasmu.result import Result, flat
+from fedasmu.run.result import Result, flat
 
 NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedasmu.errors import printable
-from fedasmu.result import Result
+from fedasmu.run.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedasmu.report.tables import Grid
-from fedasmu.result import Result
+from fedasmu.run.result import Result
 
 COLUMNS = {  # of a run's summary, and by what they are divided
     "virtual s": ("virtual_seconds", 1, ",.0f"),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedasmu.build import World
 from fedasmu.errors import UserError
-from fedasmu.fleets import FleetSettings
 from fedasmu.pools import Pool
-from fedasmu.profiles import Profile
-from fedasmu.record import SHELVES, Record
-from fedasmu.shelf import Shelf
+from fedasmu.run.build import World
+from fedasmu.run.profiles import Profile
+from fedasmu.settings.fleets import FleetSettings
 from fedasmu.simulation.fleet import Always, Availability, Cycle, Fleet, Trace
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.simulator import Simulator
+from fedasmu.storage.record import SHELVES, Record
+from fedasmu.storage.shelf import Shelf
 
 LONGEST = 1e12  # seconds; longer than anybody simulates
 LEAST = 0.01  # of a task; what a device that is online for less than this can never deliver

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedasmu.pools import Job, Pool
-from fedasmu.profiles import Profile
 from fedasmu.protocol import Computation, Fetch, Memory, Model, Report, Task, Workload
+from fedasmu.run.profiles import Profile
 from fedasmu.session import Work, samples
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedasmu.errors import UserError
-from fedasmu.profiles import Profile, rows
+from fedasmu.run.profiles import Profile, rows
 from fedasmu.seeding import uniform
 
 

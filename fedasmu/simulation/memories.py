@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fedasmu.protocol import Memory
-from fedasmu.shelf import Shelf
+from fedasmu.storage.shelf import Shelf
 
 PLAIN = (float, int, str, bool)  # what cannot be written into
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedasmu.algorithms.base import Learner
-from fedasmu.desk import Desk
 from fedasmu.events import Verdict
 from fedasmu.pools import Pool
 from fedasmu.protocol import Fetch, Report, Task, Workload
+from fedasmu.server.desk import Desk
 from fedasmu.session import Step, Work
 from fedasmu.simulation.clock import ANSWER, ARRIVE, ASK, DONE, LOST, TICK, Clock, Kind
 from fedasmu.simulation.device import Device

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import TaskID
 
-from fedasmu.progress import QUIET_INTERVAL, bars
+from fedasmu.run.progress import QUIET_INTERVAL, bars
 from fedasmu.study.cells import Cell
 
 

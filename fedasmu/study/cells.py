@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from fedasmu import data as datasets
 from fedasmu.algorithms import named
-from fedasmu.config import WITHOUT_INFLUENCE, Config
 from fedasmu.errors import UserError
-from fedasmu.recipe import key_of, load, override, parse, read
-from fedasmu.record import BEFORE
-from fedasmu.result import flat
-from fedasmu.start import start_of, vouched
+from fedasmu.run.result import flat
+from fedasmu.run.start import start_of, vouched
+from fedasmu.settings.config import WITHOUT_INFLUENCE, Config
+from fedasmu.settings.recipe import key_of, load, override, parse, read
+from fedasmu.storage.record import BEFORE
 from fedasmu.study.variants import Variant
 
 STRAY = BEFORE | {"fleet.csv", "error.txt"}  # of a run that was killed before it began

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 from fedasmu.data import describe
 from fedasmu.experiment import Experiment
-from fedasmu.recipe import load
 from fedasmu.report.tables import Grid
+from fedasmu.settings.recipe import load
 from fedasmu.study.paper import Printed, printed
 
 SYNCHRONOUS = ("fedavg", "fedprox", "moon", "feddyn")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 from rich.console import Console
 
 from fedasmu.errors import UserError
-from fedasmu.packaged import find
-from fedasmu.recipe import Changes, texts
 from fedasmu.report.labels import keep_order
 from fedasmu.report.league import League, leagues
 from fedasmu.report.league import find as find_runs
 from fedasmu.report.tables import Grid, main_table
 from fedasmu.report.writing import write_report
-from fedasmu.result import Result, load_runs
+from fedasmu.run.result import Result, load_runs
+from fedasmu.settings.packaged import find
+from fedasmu.settings.recipe import Changes, texts
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell, cells, own_method

@@ -20,15 +20,15 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedasmu import pools
-from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError, is_refusal, refusal
 from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment
-from fedasmu.process import stop_request
+from fedasmu.server.desk import Desk
 from fedasmu.study import remote
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell, stages
 from fedasmu.study.forking import start_method
+from fedasmu.system.process import stop_request
 
 Workers = int | str  # how many at once; inline: one by one, here; ray, or the address of a Ray cluster
 Failures = list[tuple[Cell, str]]  # with the reason

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedasmu import data
 from fedasmu.errors import UserError
-from fedasmu.recipe import key_of, load
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.tables import Grid, plus_minus
+from fedasmu.settings.recipe import key_of, load
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells
 from fedasmu.study.judging import Found, target_of

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedasmu.disk import write_whole
 from fedasmu.errors import UserError
 from fedasmu.imports import agree, named_code
 from fedasmu.measure import ACCURACY
-from fedasmu.recipe import key_of, load, override
 from fedasmu.report.league import find, leagues
 from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid, plus_minus
+from fedasmu.settings.recipe import key_of, load, override
 from fedasmu.study import spaces
 from fedasmu.study.cells import Cell, cells
 from fedasmu.study.variants import Variant
+from fedasmu.system.disk import write_whole
 
 HELD_OUT = 0.1
 FILE = "tuned.json"

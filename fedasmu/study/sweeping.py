@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from fedasmu.errors import UserError
-from fedasmu.packaged import find
-from fedasmu.recipe import Changes, texts
 from fedasmu.report.tables import Grid
+from fedasmu.settings.packaged import find
+from fedasmu.settings.recipe import Changes, texts
 from fedasmu.study import grid as runs_of
 from fedasmu.study import sweep as found
 from fedasmu.study.board import Board

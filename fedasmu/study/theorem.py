@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedasmu.config import Config
-from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured, Renewed
 from fedasmu.experiment import Experiment
-from fedasmu.materials import federated_data
-from fedasmu.recipe import parse
 from fedasmu.report.tables import Grid
+from fedasmu.run.materials import federated_data
 from fedasmu.seeding import derive
+from fedasmu.server.desk import Desk
+from fedasmu.settings.config import Config
+from fedasmu.settings.recipe import parse
 from fedasmu.study.bound import Constants, SoftmaxRegression, printed, rate_of, summed
 
 STEPS = (2, 3, 4)

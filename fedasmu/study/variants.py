@@ -16,9 +16,9 @@ from typing import Any
 
 from fedasmu.algorithms import GROUPS, NAMES, ORDER, named
 from fedasmu.errors import UserError, did_you_mean
-from fedasmu.mistakes import meant
-from fedasmu.recipe import value_text
 from fedasmu.report.labels import slug
+from fedasmu.settings.mistakes import meant
+from fedasmu.settings.recipe import value_text
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 
 from fedasmu import algorithms
 from fedasmu.algorithms import ALGORITHMS
+from fedasmu.commands.listing import settings_of
 from fedasmu.errors import UserError
-from fedasmu.listing import settings_of
 from helpers.blobs import Run
 from helpers.repository import ROOT
 

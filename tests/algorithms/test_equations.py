@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fedasmu.algorithms.fedasync import FedAsync, constant, hinge, polynomial
 from fedasmu.algorithms.fedavg import weighted_mean
-from fedasmu.config import Local
 from fedasmu.protocol import Workload
 from fedasmu.seeding import derive, uniform
+from fedasmu.settings.config import Local
 
 
 def test_weighted_mean_of_mixed_signs() -> None:

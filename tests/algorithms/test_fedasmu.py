@@ -17,11 +17,11 @@ from fedasmu.algorithms.fedasmu import FedASMU, formulas
 from fedasmu.algorithms.fedasmu.formulas import DeviceControls, Guard, ServerControls, own_displacement
 from fedasmu.algorithms.fedasmu.notes import MergeNote, SlotBrief
 from fedasmu.algorithms.fedasmu.server import StalenessAware
-from fedasmu.note import table
+from fedasmu.encoding.note import table
 from fedasmu.protocol import Fetch, Model, Probe, Probed, Report, Task, Train, Trained, Upload, Workload
 from fedasmu.roster import Member, Roster, Seconds
 from fedasmu.session import Step, Work
-from fedasmu.shelf import Shelf
+from fedasmu.storage.shelf import Shelf
 from fedasmu.vector import BLOCK, Entry, Layout
 from helpers.blobs import Run, blobs, outputs
 

@@ -12,10 +12,10 @@ from torch import nn
 
 from fedasmu.algorithms import NAMES, settings
 from fedasmu.events import Verdict
-from fedasmu.inspection import LARGEST
 from fedasmu.protocol import Model, Report
 from fedasmu.schedule import Periodic
-from fedasmu.server import Server
+from fedasmu.server.core import Server
+from fedasmu.server.inspection import LARGEST
 from fedasmu.vector import Layout
 from helpers.uploads import federation
 

@@ -10,8 +10,8 @@ import torch
 
 from fedasmu import Experiment, Result
 from fedasmu.algorithms import ALGORITHMS, CA2FL, FedBuff, FedDyn
-from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured, Renewed
+from fedasmu.server.desk import Desk
 from helpers.blobs import Run, blobs, network, outputs, settings, softmax
 from helpers.uploads import aggregated, federation, model, upload
 

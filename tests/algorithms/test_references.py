@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedasmu.algorithms import Algorithm, Pace, settings
 from fedasmu.protocol import Model, Report
-from fedasmu.server import Server
+from fedasmu.server.core import Server
 from helpers.uploads import federation
 
 Vector = NDArray[np.float64]

@@ -12,8 +12,8 @@ from torch import nn
 from fedasmu import Experiment
 from fedasmu.algorithms import NAMES
 from fedasmu.algorithms.steps import mixed_statistics
-from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured
+from fedasmu.server.desk import Desk
 from fedasmu.vector import Layout
 from helpers.blobs import blobs, settings
 from helpers.uploads import close, model, upload

@@ -16,10 +16,10 @@ from fedasmu import Experiment
 from fedasmu.algorithms.asyncdrop import method as asyncdrop
 from fedasmu.algorithms.asyncdrop.method import MergeSubnetwork, merge, random_units, scored_units
 from fedasmu.algorithms.asyncdrop.subnetwork import hidden_layers, mask_of, work_share
-from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured, Renewed
 from fedasmu.models import build
 from fedasmu.models.contrast import Contrast, contrastive
+from fedasmu.server.desk import Desk
 from fedasmu.vector import Layout
 from helpers.blobs import Run, blobs, network, settings
 

@@ -11,15 +11,15 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fedasmu import data as datasets
-from fedasmu.build import build
 from fedasmu.cli import app
-from fedasmu.config import Config
 from fedasmu.data import TextOptions, huggingface
 from fedasmu.data.examples import Dataset, Examples
 from fedasmu.data.split_summary import summary
 from fedasmu.errors import UserError
-from fedasmu.materials import federated_data
-from fedasmu.recipe import parse
+from fedasmu.run.build import build
+from fedasmu.run.materials import federated_data
+from fedasmu.settings.config import Config
+from fedasmu.settings.recipe import parse
 
 WORDS = ("<pad>", "<unk>", "bad", "film", "good", "the")
 

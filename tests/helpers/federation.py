@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedasmu.build import build
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import Interrupted
 from fedasmu.network.client import Client
@@ -22,7 +21,8 @@ from fedasmu.network.listener import bound
 from fedasmu.network.rehearsal import simulated
 from fedasmu.network.script import Line
 from fedasmu.network.serving import Serving
-from fedasmu.recipe import parse
+from fedasmu.run.build import build
+from fedasmu.settings.recipe import parse
 from helpers.blobs import blobs, settings
 
 QUICK = {"poll": 5.0, "offer": 20.0, "lease": 20.0, "gather": 10.0, "per_address": 0}

@@ -8,8 +8,8 @@ from hypothesis import settings
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedasmu import native
 from fedasmu.data.examples import Examples
+from fedasmu.engines import native
 from fedasmu.vector import Layout
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)

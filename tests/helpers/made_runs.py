@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedasmu import recipe as recipes
 from fedasmu.events import columns
-from fedasmu.result import Result
+from fedasmu.run.result import Result
+from fedasmu.settings import recipe as recipes
 
 
 def made_run(

@@ -2,7 +2,7 @@
 // test_native_sanitizers.py.
 #include <cstdio>
 
-#include "../../fedasmu/native/engine.cpp"
+#include "../../fedasmu/engines/native/engine.cpp"
 
 namespace {
 

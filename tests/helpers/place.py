@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from fedasmu.build import build
 from fedasmu.network import wire
 from fedasmu.network.acts import Acts
 from fedasmu.network.coordinator import Coordinator, Plan
@@ -16,8 +15,9 @@ from fedasmu.network.ledger import Ledger
 from fedasmu.network.site import attach
 from fedasmu.pools import Inline
 from fedasmu.protocol import Report
-from fedasmu.recipe import parse
-from fedasmu.record import Record
+from fedasmu.run.build import build
+from fedasmu.settings.recipe import parse
+from fedasmu.storage.record import Record
 from helpers.blobs import blobs, settings
 from helpers.federation import QUICK, network
 

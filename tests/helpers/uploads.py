@@ -13,7 +13,7 @@ from fedasmu.algorithms import Aggregator, Federation
 from fedasmu.protocol import Model, Report, Session, Task, Trained, Upload
 from fedasmu.roster import Member, Roster, Seconds
 from fedasmu.session import Step, Work
-from fedasmu.shelf import Shelf
+from fedasmu.storage.shelf import Shelf
 from fedasmu.vector import Layout
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedasmu import checkpoint
-from fedasmu.codec import pack
+from fedasmu.encoding.codec import pack
 from fedasmu.network import keeping
+from fedasmu.storage import checkpoint
 from helpers.place import Place, started
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedasmu.errors import Refused
 from fedasmu.network.ledger import Ledger
-from fedasmu.process import one_worker, started
+from fedasmu.system.process import one_worker, started
 from helpers.federation import Federation
 
 

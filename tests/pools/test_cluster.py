@@ -14,12 +14,12 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from fedasmu import Experiment, Result, pools
-from fedasmu.desk import Desk
 from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.events import Delivered
 from fedasmu.pools import connection
 from fedasmu.pools.cluster import Actors
 from fedasmu.pools.crew import Crew
+from fedasmu.server.desk import Desk
 from fedasmu.study import remote as remote_runs
 from fedasmu.study import variants
 from fedasmu.study.board import Board

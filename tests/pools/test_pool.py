@@ -20,16 +20,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedasmu import Experiment, checkpoint, failure, pools
-from fedasmu.engine import native_engine
+from fedasmu import Experiment, pools
+from fedasmu.engines.contract import native_engine
 from fedasmu.errors import DeviceError, Interrupted, UserError
-from fedasmu.meter import Meter
 from fedasmu.pools import Inline, Job, Pool, Site, timing_only
 from fedasmu.pools.crew import Crew
 from fedasmu.pools.forked import Forked
 from fedasmu.pools.worker import Worker
 from fedasmu.protocol import Computation, Evaluate, Evaluated, Model, Probe, Probed, Train, Trained
-from fedasmu.server import Counters
+from fedasmu.server.core import Counters
+from fedasmu.server.meter import Meter
+from fedasmu.storage import checkpoint, failure
 from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 from helpers.blobs import Run, blobs, outputs, settings, softmax

@@ -14,8 +14,8 @@ import pytest
 
 from fedasmu import Aggregate, Aggregator, Experiment, Federation, Model, Upload
 from fedasmu.algorithms import NAMES, FedAsync
-from fedasmu.desk import Desk
 from fedasmu.events import Event, Measured
+from fedasmu.server.desk import Desk
 from fedasmu.vector import Layout
 from helpers.blobs import Run, blobs, network, settings
 from helpers.repository import ROOT

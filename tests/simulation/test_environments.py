@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from fedasmu.commands.listing import fleets
 from fedasmu.errors import UserError
-from fedasmu.fleets import PRESETS_OF_FLEETS, FleetSettings
-from fedasmu.listing import fleets
-from fedasmu.profiles import profiles
-from fedasmu.recipe import parse
+from fedasmu.run.profiles import profiles
+from fedasmu.settings.fleets import PRESETS_OF_FLEETS, FleetSettings
+from fedasmu.settings.recipe import parse
 from fedasmu.simulation.build import fleet
 from fedasmu.simulation.fleet import Fleet
 from helpers.blobs import Run

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedasmu.errors import UserError
-from fedasmu.fleets import FleetSettings
-from fedasmu.profiles import Profile, draw_profiles, profiles, read_profiles, write_profiles
+from fedasmu.run.profiles import Profile, draw_profiles, profiles, read_profiles, write_profiles
+from fedasmu.settings.fleets import FleetSettings
 from fedasmu.simulation.build import fleet
 from fedasmu.simulation.fleet import Cycle, Fleet, Trace
 from helpers.blobs import Run

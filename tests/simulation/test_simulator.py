@@ -14,26 +14,27 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedasmu import Experiment, Result, codec
+from fedasmu import Experiment, Result
 from fedasmu.algorithms.base import Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedavg import Average, LocalSGD
-from fedasmu.config import Config
-from fedasmu.desk import Desk
+from fedasmu.encoding import codec
 from fedasmu.errors import DeviceError
 from fedasmu.events import Delivered, Event, Fetched, Lost, Measured, Renewed, Started, Verdict
 from fedasmu.pools import Inline, timing_only
-from fedasmu.profiles import Profile
 from fedasmu.protocol import Fetch, Memory, Model, Poll, Probe, Report, Session, Task, Train, Workload
-from fedasmu.recipe import parse
-from fedasmu.record import Record
+from fedasmu.run.profiles import Profile
 from fedasmu.schedule import Periodic, Rounds, Schedule
 from fedasmu.seeding import uniform
-from fedasmu.server import Server
-from fedasmu.shelf import Shelf
+from fedasmu.server.core import Server
+from fedasmu.server.desk import Desk
+from fedasmu.settings.config import Config
+from fedasmu.settings.recipe import parse
 from fedasmu.simulation.clock import Clock, Kind
 from fedasmu.simulation.fleet import Fleet
 from fedasmu.simulation.memories import Memories
 from fedasmu.simulation.simulator import Simulator
+from fedasmu.storage.record import Record
+from fedasmu.storage.shelf import Shelf
 from helpers.blobs import Run, blobs, softmax
 from helpers.blobs import settings as blob_settings
 

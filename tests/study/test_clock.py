@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fedasmu.packaged import RECIPES
+from fedasmu.settings.packaged import RECIPES
 from fedasmu.study import clock
 from fedasmu.study.clock import Lengths
 from fedasmu.study.paper import Printed

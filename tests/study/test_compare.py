@@ -19,11 +19,12 @@ from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
-from fedasmu import FederatedData, Result, trackers
+from fedasmu import FederatedData, Result
 from fedasmu.cli import app
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.experiment import Experiment
 from fedasmu.report.league import find
+from fedasmu.run import trackers
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board, Estimate
 from fedasmu.study.cells import Cell, cells, stages

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 from fedasmu import data
 from fedasmu.cli import app
 from fedasmu.errors import UserError
-from fedasmu.packaged import RECIPES
-from fedasmu.recipe import load
 from fedasmu.report.league import League, find, leagues
+from fedasmu.settings.packaged import RECIPES
+from fedasmu.settings.recipe import load
 from fedasmu.study import judging, reproduce, studies
 from fedasmu.study.paper import EVERY, Claim, claims, gain, printed
 from fedasmu.study.studies import BUDGETS, STUDIES, Part, Study

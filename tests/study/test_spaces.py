@@ -13,8 +13,8 @@ from fedasmu import Result
 from fedasmu.algorithms import named
 from fedasmu.cli import app
 from fedasmu.errors import UserError
-from fedasmu.packaged import RECIPES
-from fedasmu.recipe import load
+from fedasmu.settings.packaged import RECIPES
+from fedasmu.settings.recipe import load
 from fedasmu.study import variants
 from fedasmu.study.spaces import SPACES, check, with_rates, with_settings
 from fedasmu.study.variants import Variant

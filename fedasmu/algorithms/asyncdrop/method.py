@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedasmu.algorithms.asyncdrop.subnetwork import hidden_layers, kept_share, mask_of, work_share
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
-from fedasmu.note import of_table, table
+from fedasmu.encoding.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
 from fedasmu.seeding import derive

@@ -14,7 +14,7 @@ from fedasmu.algorithms.fedasmu import formulas
 from fedasmu.algorithms.fedasmu.formulas import DeviceControls
 from fedasmu.algorithms.fedasmu.notes import MergeNote, SlotBrief
 from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
-from fedasmu.note import of_table, table
+from fedasmu.encoding.note import of_table, table
 from fedasmu.protocol import Fetch, Memory, Model, Probe, Probed, Report, Session, Task, Train, Trained, Workload
 
 if TYPE_CHECKING:

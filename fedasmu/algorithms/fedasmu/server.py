@@ -16,7 +16,7 @@ from fedasmu.algorithms.fedasmu.formulas import HIGHEST_BETA, ServerControls
 from fedasmu.algorithms.fedasmu.notes import MergeNote, SlotBrief, gradient_fits, merge_fits
 from fedasmu.algorithms.fedasync import polynomial
 from fedasmu.algorithms.steps import stepped
-from fedasmu.note import table
+from fedasmu.encoding.note import table
 from fedasmu.protocol import Model, Upload
 from fedasmu.vector import blocks
 

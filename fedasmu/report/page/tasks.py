@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedasmu.algorithms.fedasmu.notes import MergeNote
+from fedasmu.encoding.note import of_line, table
 from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Fetched, Lost, Renewed, Started
-from fedasmu.note import of_line, table
-from fedasmu.profiles import Profile, read_profiles
-from fedasmu.result import Result
+from fedasmu.run.profiles import Profile, read_profiles
+from fedasmu.run.result import Result
 
 OUTCOMES = ("accepted", "stale", "refused", "lost", "under way")
 # Seconds after the task's start: download complete, request sent, answer there, upload begun, end. NaN: did not happen.

@@ -1,0 +1,1 @@
+"""From settings to a finished run, whoever drives it, and what can be read from one."""
