@@ -2,12 +2,14 @@
 
 First the learning rate: the recipe's and others, the same for every method, because the luck of drawing a high one
 would decide a comparison. Then, at the rate that was best for it, settings of the method's own, drawn in an order that
-depends on the method alone. A method that has too few of its own tries further rates instead.
+depends on the method alone. A method that has too few of its own tries rates between those of all: a higher one than
+the others may try is an advantage as long as a short trial is stable, and a divergence in the long run.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +19,8 @@ from fedasmu.seeding import derive
 from fedasmu.study.variants import Variant, distinct
 
 RATE = "local.lr"
-FACTORS = (1.0, 3.2, 0.32, 10.0, 0.1, 5.6, 1.8, 0.56, 0.18)  # of the recipe's learning rate, as they are tried
+FACTORS = (1.0, 3.2, 0.32, 10.0, 0.1)  # of the recipe's learning rate, as they are tried
+MOST = 2 * len(FACTORS) - 1  # trials: half of them, rounded up, are these
 SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settings, around their defaults
     "fedasmu": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
     "fedasmu-r": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
@@ -40,13 +43,15 @@ SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settin
 
 
 def check(count: int, name: str = "trials") -> None:
-    if not 1 <= count <= len(FACTORS):
-        raise UserError(f"{name} = {count}: must be 1 to {len(FACTORS)}, so that every method has as many to try")
+    if not 1 <= count <= MOST:
+        raise UserError(f"{name} = {count}: must be 1 to {MOST}, so that every method has as many to try")
 
 
 def with_rates(variants: Sequence[Variant], rate: float, count: int) -> list[Variant]:
     """The first half of `count` trials: every variant as it is, and with other learning rates. `rate`: the recipe's."""
-    return distinct([one for variant in variants for one in _rates(variant, rate)[: _half(count)]])
+    as_it_is = [replace(variant, base=variant.label) for variant in variants]  # no trial of another one's
+    others = [[one, *_rates(one, rate, FACTORS[1 : _half(count)])] for one in as_it_is]
+    return distinct(list(itertools.chain(*others)))
 
 
 def with_settings(
@@ -57,7 +62,20 @@ def with_settings(
     for variant in variants:
         kept = [(key, value) for key, _, value in (text.partition("=") for text in best[variant.label]) if key == RATE]
         own = [variant.changed((*kept, *settings)) for settings in _drawn(variant)]
-        found += [*own, *_rates(variant, rate)[_half(count) :]][: count - _half(count)]
+        more = count - _half(count)
+        found += [*own, *_rates(variant, rate, between(FACTORS[: _half(count)], more))][:more]
+    return found
+
+
+def between(factors: Sequence[float], count: int) -> list[float]:
+    """So many more, each in the middle of a widest gap in proportion; of a single one, those that are tried next."""
+    if len(factors) == 1:
+        return list(FACTORS[1 : 1 + count])
+    found: list[float] = []
+    while len(found) < count:
+        known = sorted([*factors, *found])
+        low, high = max(itertools.pairwise(known), key=lambda gap: round(math.log(gap[1] / gap[0]), 9))
+        found.append(math.sqrt(low * high))
     return found
 
 
@@ -65,9 +83,8 @@ def _half(count: int) -> int:
     return (count + 1) // 2
 
 
-def _rates(variant: Variant, rate: float) -> list[Variant]:
-    as_it_is = replace(variant, base=variant.label)  # its own settings are not a trial of another one's
-    return [as_it_is, *(variant.changed([(RATE, f"{factor * rate:.3g}")]) for factor in FACTORS[1:])]
+def _rates(variant: Variant, rate: float, factors: Sequence[float]) -> list[Variant]:
+    return [variant.changed([(RATE, f"{factor * rate:.3g}")]) for factor in factors]
 
 
 def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:

@@ -16,7 +16,7 @@ from fedasmu.errors import UserError
 from fedasmu.settings.packaged import RECIPES
 from fedasmu.settings.recipe import load
 from fedasmu.study import variants
-from fedasmu.study.spaces import SPACES, check, with_rates, with_settings
+from fedasmu.study.spaces import SPACES, between, check, with_rates, with_settings
 from fedasmu.study.variants import Variant
 
 
@@ -52,8 +52,21 @@ def test_settings_of_its_own_are_tried_at_the_rate_that_was_best_for_a_method() 
     )
     assert [one["local.lr"] for one in ours] == ["0.096"] * 3
     assert [set(one) for one in buffered] == [{"algorithm.buffer", "algorithm.server_lr"}] * 3
-    assert area == [{"local.lr": "0.0096", "algorithm.buffer": "3"}, {"local.lr": "0.3"}, {"local.lr": "0.003"}]
-    assert average == [{"local.lr": "0.3"}, {"local.lr": "0.003"}, {"local.lr": "0.168"}]  # it has nothing of its own
+    assert area == [{"local.lr": "0.0096", "algorithm.buffer": "3"}, {"local.lr": "0.0537"}, {"local.lr": "0.017"}]
+    assert average == [{"local.lr": "0.0537"}, {"local.lr": "0.017"}, {"local.lr": "0.0401"}]  # nothing of its own
+
+
+@pytest.mark.parametrize("count", range(3, 10))
+def test_no_method_tries_a_higher_or_lower_rate_than_all_do(count: int) -> None:
+    chosen = variants.read("fedavg,area,fedbuff")
+    tried: dict[str, set[float]] = {label: set() for label in ("fedavg", "area", "fedbuff")}
+    for one in _all(chosen, count, "0.096"):
+        tried[one.method].add(float(_given(one).get("local.lr", "0.03")))
+    assert len({(min(rates), max(rates)) for rates in tried.values()}) == 1
+
+
+def test_rates_in_between_fill_the_widest_gaps() -> None:
+    assert between((1.0, 4.0, 0.25), 4) == pytest.approx([0.5, 2.0, 0.25 * 2**0.5, 0.5**0.5])
 
 
 def test_a_method_that_is_given_settings_is_tuned_as_itself() -> None:
