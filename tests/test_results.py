@@ -21,7 +21,9 @@ def test_a_table_on_the_page_is_that_of_its_runs(archive: Path, tmp_path: Path) 
         file.extractall(tmp_path, filter="data")
     said: list[str] = []
     (league,) = leagues(find([tmp_path], said.append))
-    assert said == []
+    assert all(
+        "runs without events.jsonl" in line for line in said
+    )  # of the long ones they would be most of this repository
     page = (CELLS.parent / "paper-fleet.md").read_text()
     rows = [line for line in main_table(league).markdown().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 11

@@ -31,6 +31,8 @@ DEVICE_CONTROLS: tuple[Curve, ...] = (("γ", Delivered, "gamma"), ("υ", Deliver
 
 def draw_inside(result: Result) -> Figure | None:
     """Six panels over virtual time: a dot for each decision, a line for their running mean. None for other methods."""
+    if not result.has_events:
+        return None
     events = [event for event in result.typed_events if isinstance(event, Noted)]
     if not any("lambda" in event.notes or "reward" in event.notes for event in events):
         return None

@@ -90,7 +90,10 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
         for trouble in sorted(directory.rglob("error.txt")):
             if not (trouble.parent / "summary.json").is_file():
                 say(f"failed, so not in here: {printable(str(trouble.parent))}: {_last_line(trouble)}")
-    if not (kept := sound(found.values(), say)):
+    kept = sound(found.values(), say)
+    if bare := sum(not result.has_events for result in kept):
+        say(f"{bare} of {len(kept)} runs without events.jsonl: what is told from events is not shown of them")
+    if not kept:
         whole = "" if not found else " that can be read"
         trained = f"; {timed} simulated the order of events alone (timing_only)" if timed else ""
         raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}{trained}")

@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedasmu.errors import UserError, reading
-from fedasmu.run.result import Result, flat
+from fedasmu.run.result import EVENTS, Result, flat
 
-FILES = ("summary.json", "config.toml", "metrics.csv", "events.jsonl")
+FILES = ("summary.json", "config.toml", "metrics.csv")
 FINITE = ("time", "version", "uploads", "bytes_down", "bytes_up")  # columns of the metrics
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -121,8 +121,7 @@ def check(result: Result) -> None:
     with _reading(place / "metrics.csv"):
         _check_curve(result.curve)
         _check_scores(result)
-    devices = _check_events(place / "events.jsonl")
-    if devices:
+    if result.has_events and (devices := _check_events(place / EVENTS)):
         _check_fleet(place / "fleet.csv", devices)
 
 
@@ -164,6 +163,8 @@ def _check_scores(result: Result) -> None:
 
 def _check_events(path: Path) -> int:
     """How many devices the events tell of."""
+    if not path.is_file():
+        raise UserError(f"{path}: not a file")
     devices = number = 0
     with reading(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):

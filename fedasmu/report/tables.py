@@ -141,8 +141,8 @@ def communication_table(league: League) -> Grid:
         (
             standing.label,
             f"{standing.mean('bytes_down') / 1e6:,.1f}",
-            f"{standing.fresh_megabytes:,.1f}",
-            f"{100 * standing.fresh_megabytes / max(standing.mean('bytes_down') / 1e6, 1e-9):.0f} %",
+            _finite(standing.fresh_megabytes, ",.1f"),
+            _finite(standing.fresh_megabytes / max(standing.mean("bytes_down") / 1e6, 1e-9), ".0%").replace("%", " %"),
             f"{standing.mean('bytes_up') / 1e6:,.1f}",
             *([f"{100 * standing.score / max(standing.megabytes, 1e-9):.3g}"] if league.metric.is_share else []),
             *(_finite(standing.megabytes_to(target), ",.1f") for target in targets),

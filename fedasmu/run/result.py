@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor, nn
 
+EVENTS = "events.jsonl"
 SETTLED = 20  # evaluations that the final accuracy is the mean of, where there are four times as many
 
 
@@ -65,9 +66,14 @@ class Result:
         return _pandas().DataFrame(self.curve)
 
     @property
+    def has_events(self) -> bool:
+        """They are most of a long run, and may be left out where it is passed on."""
+        return (self.directory / EVENTS).exists()
+
+    @property
     def events(self) -> Iterator[dict[str, Any]]:
         """Every line of events.jsonl, in order."""
-        path = self.directory / "events.jsonl"
+        path = self.directory / EVENTS
         with reading(path), path.open() as file:
             for number, line in enumerate(file, 1):
                 with reading(f"{path}, line {number}"):
@@ -78,7 +84,7 @@ class Result:
     def typed_events(self) -> Iterator[Event]:
         """The same lines as the values of fedasmu.events."""
         for number, line in enumerate(self.events, 1):
-            with reading(f"{self.directory / 'events.jsonl'}, line {number}"):
+            with reading(f"{self.directory / EVENTS}, line {number}"):
                 event = of_line(line)
             yield event
 
@@ -102,16 +108,18 @@ class Result:
             return dict(json.loads(path.read_text()))
 
     @cached_property
-    def fresh_bytes(self) -> int:
-        """Downloaded as fresh models in the middle of a training, out of all that was downloaded."""
+    def fresh_bytes(self) -> float:
+        """Downloaded as fresh models in the middle of a training, out of all that was downloaded. NaN: not known."""
         if "bytes_fresh" in self.summary:  # where models do not travel whole
-            return int(self.summary["bytes_fresh"])
+            return float(self.summary["bytes_fresh"])
+        if not self.has_events:
+            return math.nan
         started = sent = 0
         for event in self.typed_events:
             started += isinstance(event, Started)
             sent += isinstance(event, Fetched) and event.fresh is not None
         # All that went down are models of one size. Not so uploads: some are still on their way, some bring more.
-        return int(self.summary["bytes_down"] * sent / max(started + sent, 1))
+        return float(self.summary["bytes_down"] * sent // max(started + sent, 1))
 
     @property
     def is_of_times_alone(self) -> bool:

@@ -347,7 +347,8 @@ def test_a_run_without_events_has_a_page_too(browser: Browser, tmp_path: Path) -
     made_run(tmp_path / "run", fresh=2)
     page = write_page([tmp_path], tmp_path / "report.html")
     browser.open(page)
-    assert window(browser) == (0, 200)
+    assert browser.run("document.getElementById('timeline-section').hidden")
+    assert browser.run("document.querySelectorAll('#curves canvas').length") == 1
     assert quiet(browser, page)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedasmu import Experiment, Result, cli
+from fedasmu import Experiment, Result, cli, write_report
 from fedasmu.errors import UserError, printable
 from fedasmu.report.labels import slug
 from fedasmu.report.latex import escaped
@@ -125,7 +125,7 @@ def test_what_is_broken_is_named(name: str, damage: Callable[[str], str], finish
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("name", ["config.toml", "events.jsonl", "fleet.csv"])
+@pytest.mark.parametrize("name", ["config.toml", "fleet.csv"])
 @pytest.mark.parametrize("instead", ["nothing", "a folder", "a pipe"])
 def test_what_is_missing_or_no_file_is_named(name: str, instead: str, finished: Path) -> None:
     (finished / name).unlink()
@@ -134,6 +134,14 @@ def test_what_is_missing_or_no_file_is_named(name: str, instead: str, finished: 
     elif instead == "a pipe":
         os.mkfifo(finished / name)
     with pytest.raises(UserError, match=f"{name}: missing"):
+        check(Result(finished))
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["a folder", "a pipe"])
+def test_events_that_are_no_file_are_named(make: Callable[[Path], None], finished: Path) -> None:
+    (finished / "events.jsonl").unlink()
+    make(finished / "events.jsonl")
+    with pytest.raises(UserError, match=r"events\.jsonl: not a file"):
         check(Result(finished))
 
 
@@ -151,6 +159,22 @@ def test_a_report_does_not_need_the_models(finished: Path) -> None:
     fetched = sum(event.get("fresh") is not None for event in Result(finished).events)
     assert fetched > 0
     assert {size for _, size in before} == {fetched * 4 * 42}
+
+
+def test_a_report_of_runs_without_events_says_what_it_cannot_show(finished: Path, tmp_path: Path) -> None:
+    """They are most of what a long study takes on disk without its models."""
+    whole = write_report(finished.parent, tmp_path / "whole")
+    (finished / "events.jsonl").unlink()
+    said: list[str] = []
+    bare = write_report(finished.parent, tmp_path / "bare", say=said.append)
+    assert said == ["1 of 2 runs without events.jsonl: what is told from events is not shown of them"]
+    tables = [(folder / "tables.md").read_text().split("**Communication") for folder in (whole, bare)]
+    assert tables[0][0] == tables[1][0]
+    assert "| - | - |" in tables[1][1]
+    assert "| - | - |" not in tables[0][1]
+    for path in finished.parent.rglob("events.jsonl"):
+        path.unlink()
+    assert '"told":false' in (write_report(finished.parent, tmp_path / "barest") / "report.html").read_text()
 
 
 def test_a_result_names_its_broken_file(finished: Path) -> None:

@@ -67,6 +67,7 @@ def _league(league: League, places: dict[str, int]) -> dict[str, Any]:
         "distributions": distributions([sample(runs) for runs in seeds]),
         # One seed shows how a method behaves in time, and keeps the file small.
         "timelines": [runs[0].packed() for runs in seeds],
+        "told": any(len(runs[0].columns["start"]) for runs in seeds),  # or nobody kept the events
         "runs": [
             [standing.label, run.result.directory.name, *(str(run.result.summary.get(key, "")) for key in RUN)]
             for standing in league.standings

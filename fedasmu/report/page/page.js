@@ -145,7 +145,8 @@ async function showTask(task) {
   choose(method => league.few.includes(method));
   listMethods(false);
   $("timeline-run").replaceChildren(...league.methods.map((name, at) => element("option", { value: String(at) }, name)));
-  await timeline.show(league.timelines[0]);
+  $("timeline-section").hidden = !league.told;
+  if (league.told) await timeline.show(league.timelines[0]);
 }
 
 function redraw() {

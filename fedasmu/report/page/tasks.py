@@ -65,7 +65,7 @@ def tasks(result: Result) -> Tasks:
     rows: dict[int, dict[str, Any]] = {}
     versions: list[float] = []
     until = 0.0
-    for event in result.typed_events:
+    for event in result.typed_events if result.has_events else ():
         until = event.time
         if isinstance(event, Started):
             rows[event.task] = {"start": until, "device": event.device, "base": event.version}
