@@ -16,7 +16,7 @@ PYTHON_ELSEWHERE = {
     "docs/explanation/driver.md": "test_driver.py",
     "docs/how-to/add-an-algorithm.md": "algorithms/test_algorithms_docs.py",
     "docs/how-to/data.md": "data/test_data_docs.py",
-    "docs/how-to/trackers.md": "test_trackers.py",
+    "docs/how-to/trackers.md": "run/test_trackers.py",
     "docs/how-to/your-files.md": "data/test_files.py",
     "docs/reference/api.md": "test_public.py",
     "docs/reference/models.md": "models/test_models.py",

@@ -93,6 +93,10 @@ class Aggregator(ABC):
         """Whether what a device says in its note can be true, as far as the method uses it. If not, it is refused."""
         return True
 
+    def origin(self, upload: Upload) -> Tensor | None:
+        """Where the way begins that the method takes from an upload. None: at the nearest model its device was sent."""
+        return None
+
     def discarded(self, upload: Upload) -> None:  # noqa: B027 - an optional hook
         """An upload was too stale to aggregate; its note may still teach something."""
 

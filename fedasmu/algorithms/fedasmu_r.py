@@ -20,7 +20,7 @@ from torch import Tensor
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.corrections import CachedUpdates, Correction, DynamicRegulariser, Uncorrected
 from fedasmu.algorithms.fedasmu import formulas
-from fedasmu.algorithms.fedasmu.formulas import ServerControls, own_displacement
+from fedasmu.algorithms.fedasmu.formulas import ServerControls, displaced_from, own_displacement
 from fedasmu.algorithms.fedasmu.notes import merge_fits
 from fedasmu.algorithms.fedasmu.slots import QTable, heuristic
 from fedasmu.algorithms.feddyn import anchor
@@ -101,6 +101,9 @@ class Rebasing(Aggregator):
             alpha = within(settings.reach, alpha, details["gone"])
         vector = stepped(current, update, uploads, [alpha], trainable, alpha)
         return Aggregate(vector, [alpha], details)
+
+    def origin(self, upload: Upload) -> Tensor:
+        return displaced_from(upload)
 
     def _staleness(self, upload: Upload) -> float:
         merged_after = self._merged_after(upload)

@@ -1,8 +1,9 @@
 """A guard around any method: uploads that went much further than usual are shortened, or refused.
 
-How far an upload went is its distance from the model that its device was sent (the nearer one, where it was sent two).
-What is usual is the median over the last uploads that were aggregated. This stops models that were scaled up or drowned
-in noise; it does not stop one that was turned round and has an ordinary length. docs/explanation/guard.md has numbers.
+How far an upload went is its distance from the model that its device was sent: where it was sent two, from what the
+method goes by (`Aggregator.origin`), or else from the nearer one. What is usual is the median over the last uploads
+that were aggregated. This stops models that were scaled up or drowned in noise; it does not stop one that was turned
+round and has an ordinary length. docs/explanation/guard.md has numbers.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class GuardSettings(Section):
 ON = GuardSettings(clip=3.0, refuse=10.0)  # of a server that is not told otherwise
 
 
-def nearest(upload: Upload, trainable: int) -> tuple[float, Tensor]:
-    """How far an upload went, and from which of the models that its device was sent."""
-    sent = [model.vector for model in (upload.base, upload.fresh) if model is not None]
+def way(upload: Upload, trainable: int, origin: Tensor | None = None) -> tuple[float, Tensor]:
+    """How far an upload went, and from where: the method's origin, or the nearest model that its device was sent."""
+    models = [model.vector for model in (upload.base, upload.fresh) if model is not None]
+    sent = models if origin is None else [origin]
     distances = [float((upload.report.vector - vector)[:trainable].norm()) for vector in sent]
     return min(zip(distances, sent, strict=True), key=lambda pair: pair[0])
 
@@ -73,7 +75,7 @@ class Guard(Aggregator):
         usual, refuse = self.usual, self.settings.refuse
         if usual is None or refuse is None:
             return self.inner.plausible(upload)
-        found = nearest(upload, self.trainable)
+        found = self._way(upload)
         fits = found[0] <= refuse * usual and self.inner.plausible(upload)
         if fits:
             self._found[upload.task] = upload, found
@@ -85,12 +87,18 @@ class Guard(Aggregator):
 
     def _guarded(self, upload: Upload) -> Upload:
         asked, found = self._found.pop(upload.task, (None, None))
-        length, origin = found if found and asked is upload else nearest(upload, self.trainable)
+        length, origin = found if found and asked is upload else self._way(upload)
         usual, clip = self.usual, self.settings.clip
         if usual is not None and clip is not None and length > clip * usual:
             upload, length = shortened(upload, origin, clip * usual / length), clip * usual
         self.lengths.append(length)  # as shortened, so that nobody can raise what is usual at one go
         return upload
+
+    def _way(self, upload: Upload) -> tuple[float, Tensor]:
+        return way(upload, self.trainable, self.origin(upload))
+
+    def origin(self, upload: Upload) -> Tensor | None:
+        return self.inner.origin(upload)
 
     def brief(self, device: int) -> Mapping[str, Any]:
         return self.inner.brief(device)

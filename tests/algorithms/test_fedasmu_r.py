@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,18 @@ def test_an_update_counts_for_no_more_than_a_usual_one_and_a_half(tmp_path: Path
         made = server.aggregate(base, [arrived(1, base, vector(0.0, -8.0), 1)])
         moved[clip] = float(made.vector[1]) / made.weights[0]
     assert moved == pytest.approx({None: -8.0, 1.5: -1.5})
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.5])
+def test_an_update_is_shortened_along_the_way_that_the_device_went(beta: float, tmp_path: Path) -> None:
+    """(-3, 3) on top of a fresh model at (4, 0): nearer to the model (0, 0) that the device was sent first."""
+    server = FedASMUR(correction="none", reach=None).aggregator(federation(tmp_path))
+    base, fresh = model(3, 0.0, 0.0), model(4, 4.0, 0.0)
+    for device in range(5):
+        server.aggregate(base, [arrived(device % 4, base, vector(0.6, 0.8), 1)])
+    sent = replace(arrived(1, base, vector(4.0 * beta - 3.0, 3.0), 2, fresh), note=RefreshNote(beta, 1))
+    made = server.aggregate(fresh, [sent])
+    assert close((made.vector - fresh.vector) / made.weights[0], -1.5 / math.sqrt(2), 1.5 / math.sqrt(2))
 
 
 def session(newer: Model | None, memory: dict[str, Any], **settings: Any) -> tuple[list[Any], Report]:

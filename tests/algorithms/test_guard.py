@@ -12,7 +12,7 @@ from torch import nn
 from fedasmu import Experiment
 from fedasmu.algorithms import Aggregate, Aggregator
 from fedasmu.algorithms.attack import noise, same_value, scale, sign_flip
-from fedasmu.algorithms.guard import Guard, GuardSettings, nearest, shortened
+from fedasmu.algorithms.guard import Guard, GuardSettings, shortened, way
 from fedasmu.errors import UserError
 from fedasmu.protocol import Model, Upload
 from helpers.blobs import Run, blobs, outputs, settings, softmax
@@ -37,11 +37,12 @@ def went(length: float) -> Upload:
 
 def test_how_far_an_upload_went_is_counted_from_the_nearer_model() -> None:
     sent = upload(model(0, 0.0, 0.0, 5.0), 3.0, 4.0, 7.0)
-    assert nearest(sent, trainable=2)[0] == pytest.approx(5.0)
+    assert way(sent, trainable=2)[0] == pytest.approx(5.0)
     both = Upload(0, 0, sent.base, model(3, 3.0, 3.0, 5.0), 1, sent.report, lr=0.1)
-    length, origin = nearest(both, trainable=2)
+    length, origin = way(both, trainable=2)
     assert length == pytest.approx(1.0)
     assert close(origin, 3.0, 3.0, 5.0)
+    assert way(both, 2, torch.tensor([3.0, 0.0, 5.0]))[0] == pytest.approx(4.0), "or from where the method says"
 
 
 def test_a_shortened_upload_lies_on_the_way() -> None:
@@ -69,11 +70,11 @@ def test_what_goes_beyond_is_shortened_to_the_limit_and_beyond_that_refused() ->
 def test_an_upload_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[Upload] = []
 
-    def counted(upload: Upload, trainable: int) -> Any:
+    def counted(upload: Upload, *rest: Any) -> Any:
         measured.append(upload)
-        return nearest(upload, trainable)
+        return way(upload, *rest)
 
-    monkeypatch.setattr("fedasmu.algorithms.guard.nearest", counted)
+    monkeypatch.setattr("fedasmu.algorithms.guard.way", counted)
     guarded = guard(after=1, clip=3.0, refuse=10.0)
     guarded.aggregate(model(1, 0.0, 0.0, 0.0), [went(2.0)])
     sent = went(12.0)

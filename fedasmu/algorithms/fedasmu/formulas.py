@@ -92,6 +92,14 @@ def own_displacement(upload: Upload, correction: bool = True) -> Tensor:
     return _displacement(beta, *models)
 
 
+def displaced_from(upload: Upload) -> Tensor:
+    """w_o + beta (w_g - w_o), where the device's own displacement begins."""
+    beta, (_, base, *fresh) = _merged(upload, True)
+    if not fresh:
+        return base
+    return fresh[0] if beta == 1.0 else torch.lerp(base, fresh[0], beta)
+
+
 def _displacement(beta: float, reached: Tensor, base: Tensor, fresh: Tensor | None = None) -> Tensor:
     moved = reached - base
     return moved if fresh is None else moved.sub_(fresh - base, alpha=beta)

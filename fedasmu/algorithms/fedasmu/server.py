@@ -115,6 +115,9 @@ class StalenessAware(Aggregator):
         printed = settings.gradient_sign == "printed"
         return formulas.projection(upload, previous, path, settings.merge_correction, printed)
 
+    def origin(self, upload: Upload) -> Tensor | None:
+        return formulas.displaced_from(upload) if self.settings.update == "displacement" else None
+
     def _staleness(self, upload: Upload) -> float:
         if self.settings.effective_version == "original":
             return upload.staleness
