@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedasmu.report.league import League
 from fedasmu.report.lessons import t_95
-from fedasmu.report.standing import Run, Standing
+from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid
+from fedasmu.run.result import Result
 from fedasmu.study.paper import EVERY, Claim, claims, gain
 from fedasmu.study.studies import Part, Study
 
@@ -26,8 +27,8 @@ def target_of(study: Study, league: League) -> float:
 class Gain:
     """What one pair of methods says about a claim."""
 
-    value: float  # over all seeds; NaN where neither reached the target
-    by_seed: tuple[float, ...] = ()  # how far above 0, the claim's own bound, it is on each seed that both were run on
+    value: float  # over the seeds that both were run on; NaN where neither reached the target
+    by_seed: tuple[float, ...] = ()  # how far above 0, the claim's own bound, it is on each of them; NaN: not known
 
     @property
     def sign(self) -> int:
@@ -36,15 +37,11 @@ class Gain:
 
 
 def decided(values: Sequence[float]) -> int:
-    """The sign of the mean where Student's t (5 %) tells it from 0; of infinite values where all agree."""
+    """The sign of the mean where Student's t (5 %) tells it from 0."""
     if len(values) < 2:
         return 0
-    if all(map(math.isfinite, values)):
-        mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-        return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
-    if min(values) > 0:
-        return 1
-    return -1 if max(values) < 0 else 0
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
         if len(standings) < 2:
             return []
         best, worst = (pick(league.standings, key=lambda one: one.score) for pick in (max, min))
-        apart = [100 * (one - other) for one, other in _pairs(best, worst, lambda run: run.result.score)]
+        apart = [100 * (one.score - other.score) for one, other in _pairs(best, worst)]
         return [Gain(100 * (best.score - worst.score), tuple(claim.high - value for value in apart))]
     baselines = set(standings) - {claim.better, OURS}
     worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label in baselines)]
@@ -94,30 +91,54 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
 
 
 def _gain(claim: Claim, better: Standing, worse: Standing, target: float) -> Gain:
+    pairs = _pairs(better, worse)
+    if not pairs:
+        return Gain(math.nan)
+    mine, theirs = zip(*pairs, strict=True)
     if claim.measure == "time":
-        whole = gain("time", better.reach(target).median, worse.reach(target).median)
-        pairs = _pairs(better, worse, lambda run: _never(run.result.time_to(target)))
-    else:
-        whole = gain("accuracy", better.score, worse.score)
-        pairs = _pairs(better, worse, lambda run: run.result.score)
-    return Gain(whole, tuple(gain(claim.measure, *pair) for pair in pairs))
+        medians = (statistics.median(_never(one.time_to(target)) for one in each) for each in (mine, theirs))
+        return Gain(gain("time", *medians), tuple(saved(*pair, target) for pair in pairs))
+    means = (statistics.fmean(one.score for one in each) for each in (mine, theirs))
+    return Gain(gain("accuracy", *means), tuple(gain("accuracy", one.score, other.score) for one, other in pairs))
+
+
+def saved(better: Result, worse: Result, target: float) -> float:
+    """Percent of the time, on one seed. A run that never got there needs longer than it lasted: so much at the least.
+
+    NaN: neither got there, or the one that did not had ended before the other one was there.
+    """
+    mine, theirs = better.time_to(target), worse.time_to(target)
+    if mine is None and theirs is None:
+        return math.nan
+    if theirs is None:
+        least = gain("time", _never(mine), _lasted(worse))
+        return least if least > 0 else math.nan
+    if mine is None:
+        most = gain("time", _lasted(better), theirs)
+        return most if most < 0 else math.nan
+    return gain("time", mine, theirs)
+
+
+def _lasted(result: Result) -> float:
+    return float(result.curve["time"][-1])
 
 
 def _never(time: float | None) -> float:
     return math.inf if time is None else time
 
 
-def _pairs(one: Standing, other: Standing, measure: Callable[[Run], float]) -> list[tuple[float, float]]:
+def _pairs(one: Standing, other: Standing) -> list[tuple[Result, Result]]:
     """Of the seeds that both were run on: these met the same split, fleet and initial weights."""
-    there = {run.seed: measure(run) for run in other.runs}
-    return [(measure(run), there[run.seed]) for run in one.runs if run.seed in there]
+    there = {run.seed: run.result for run in other.runs}
+    return [(run.result, there[run.seed]) for run in one.runs if run.seed in there]
 
 
 def verdict_table(judged: Sequence[Judgement]) -> Grid:
     rows = tuple(_row(verdict) for verdict in judged)
     note = (
         "Gains in points of accuracy, or in percent of the time saved; never: the other one did not reach the target. "
-        "Undecided: a t-test over the seeds (5 %) does not tell some pair's gain from 0, or there is one seed only. "
+        "Undecided: a t-test over the seeds (5 %) does not tell some pair's gain from 0, or there is one seed only; "
+        "in it a run that never got there counts as if it had at its end. "
         "No answer: neither reached the target."
     )
     return Grid("The paper's claims", ("claim", "paper", "ours", "verdict"), rows, note)

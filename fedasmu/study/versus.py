@@ -33,7 +33,10 @@ def cell(study: Study, name: str, part: Part, league: League) -> Grid:
         "against",
         *(f"{what}{unit}" for unit in (", points", ", % of time") for what in ("paper", "fedasmu", OURS)),
     )
-    note = "never: the other one did not reach the target; never itself: only the other one did."
+    note = (
+        "never: the other one did not reach the target, and counts as if it had at its end; never itself: only the "
+        "other one did."
+    )
     return Grid(f"{titled(part, league)}: ahead by", header, tuple(rows), note)
 
 

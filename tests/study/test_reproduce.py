@@ -97,7 +97,7 @@ def test_verdicts_by_hand(tmp_path: Path) -> None:
     assert verdict(accuracy, low) == "holds"
     assert verdict(time, low) == "no answer"
     never = made_league(tmp_path / "never", fedasmu=[0.6, 0.7], fedavg=[0.1, 0.1])
-    assert verdict(time, never) == "holds"  # it alone got there, on both seeds
+    assert verdict(time, never) == "undecided"  # it alone got there, when the others ended
     half = made_league(tmp_path / "half", fedasmu=[0.6, 0.2, 0.6], fedavg=[0.1, 0.7, 0.1])
     assert verdict(time, half) == "undecided"
     (row,) = judging.verdict_table([judging.judge(STUDY, time, {STUDY.parts[0]: low}, "")]).rows
@@ -118,8 +118,29 @@ def test_a_sign_is_told_from_the_seeds() -> None:
     assert judging.decided([-1.0, -1.1]) == -1  # mean -1.05, standard error 0.05, t is 12.7
     assert judging.decided([1.0, 3.0, 5.0]) == 0  # mean 3, standard error 1.15, t is 4.3
     assert judging.decided([7.0]) == 0
-    assert judging.decided([math.inf, 3.0]) == 1
-    assert judging.decided([math.inf, -3.0]) == 0
+
+
+def test_a_run_that_never_got_there_took_longer_than_it_lasted(tmp_path: Path) -> None:
+    quick = made_run(tmp_path / "quick", curve=[(0, 0.1), (100, 0.5), (400, 0.6)])
+    slow = made_run(tmp_path / "slow", curve=[(0, 0.1), (300, 0.5), (400, 0.5)])
+    never = made_run(tmp_path / "never", curve=[(0, 0.1), (400, 0.4)])
+    short = made_run(tmp_path / "short", curve=[(0, 0.1), (50, 0.4)])
+    assert judging.saved(quick, slow, 0.5) == pytest.approx(100 * (1 - 100 / 300))
+    assert judging.saved(quick, never, 0.5) == pytest.approx(75.0)  # at the least
+    assert judging.saved(never, quick, 0.5) == pytest.approx(-300.0)  # at the most
+    assert math.isnan(judging.saved(quick, short, 0.5))  # which ended before, and might have been quicker still
+    assert math.isnan(judging.saved(short, quick, 0.5))
+    assert math.isnan(judging.saved(never, short, 0.5))
+
+
+def test_a_gain_is_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """FedBuff has the seed on which all are worse, and is ahead there."""
+    for seed, accuracy in enumerate((0.8, 0.5, 0.8)):
+        made_run(tmp_path / f"fedavg/seed-{seed}", "fedavg", seed, [(0, 0.1), (100, accuracy)])
+    made_run(tmp_path / "fedbuff/seed-1", "fedbuff", 1, [(0, 0.1), (100, 0.51)])
+    (found,) = leagues(find([tmp_path]))
+    judged = judging.judge(STUDY, Claim("accuracy", "fedbuff", "fedavg", 0, 0), {STUDY.parts[0]: found}, "")
+    assert [one.value for one in judged.gains] == pytest.approx([1.0])
 
 
 def test_ours_beside_the_papers(tmp_path: Path) -> None:
