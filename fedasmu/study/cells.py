@@ -10,10 +10,9 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedasmu import data as datasets
-from fedasmu.algorithms import named
 from fedasmu.errors import UserError
 from fedasmu.run.result import flat
 from fedasmu.run.start import start_of, vouched
@@ -106,9 +105,9 @@ def cells(
     grid = []
     for seed in seeds:
         for variant in variants:
-            found = list((tuned or {}).get(variant.label, ()))
-            changes = [*overrides, *found, *variant.changes, f"seed={seed}"]
-            whole = override(_with_method(table, variant.method), changes, option)
+            found = (tuned or {}).get(variant.label, ())
+            own = [f"algorithm.name={variant.method}", *overrides, *variant.changes, *found]
+            whole = override(table, [*own, f"seed={seed}"], option)
             config = parse(whole, f"{recipe.name} with {variant.label}", overrides, option)
             config = config if budget is None else config.scaled(budget)
             config = vouched(config, start_of(config.model))
@@ -118,21 +117,6 @@ def cells(
 
 def own_method(recipe: Path, allow_code: bool) -> str:
     return load(recipe, allow_code=allow_code).algorithm.name
-
-
-def _with_method(table: dict[str, Any], method: str) -> dict[str, Any]:
-    """The recipe for another method. An ablation of the recipe's own method keeps the settings that it has there."""
-    before = table.get("algorithm", {})
-    before = {"name": before} if isinstance(before, str) else before
-    kept = before if _same_class(str(before.get("name")), method) else {}
-    return table | {"algorithm": {**kept, "name": method}}
-
-
-def _same_class(one: str, other: str) -> bool:
-    try:
-        return named(one) is named(other)
-    except ValueError:
-        return False
 
 
 def differences(there: Config, wanted: Config) -> list[str]:

@@ -88,11 +88,13 @@ def _rates(variant: Variant, rate: float, factors: Sequence[float]) -> list[Vari
 
 
 def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:
-    """All combinations of the method's own settings but its defaults."""
+    """All combinations of the method's own settings but its defaults. What the variant says itself stays as it is."""
     method = named(variant.method)
-    own = SPACES.get(method.names()[0], {})
+    said = {change.partition("=")[0] for change in variant.changes}
+    space = SPACES.get(method.names()[0], {})
+    own = {key: values for key, values in space.items() if f"algorithm.{key}" not in said}
     defaults = tuple(method.model_fields[key].default for key in own)
-    combinations = [values for values in itertools.product(*own.values()) if values != defaults]
+    combinations = [values for values in itertools.product(*own.values()) if values != defaults] if own else []
     combinations.sort(key=lambda values: derive(0, "trial", variant.label, *map(str, values)))
     return [
         tuple((f"algorithm.{key}", f"{value:g}") for key, value in zip(own, values, strict=True))

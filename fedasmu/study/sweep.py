@@ -144,8 +144,8 @@ def _numbers(one: Tried) -> list[tuple[str, float]]:
 
 
 def for_each(chosen: Sequence[Variant], best: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """By label, the settings that were best for a variant, or for the one that it was made from."""
-    return {one.label: best.get(one.label, best.get(one.base, [])) for one in chosen}
+    """By label, the settings that were best for a variant, or for the one that it was made from, its own on top."""
+    return {one.label: best.get(one.label, [*best.get(one.base, []), *one.changes]) for one in chosen}
 
 
 def table(results: Sequence[Tried]) -> Grid:

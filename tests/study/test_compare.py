@@ -25,6 +25,7 @@ from fedasmu.errors import Interrupted, UserError
 from fedasmu.experiment import Experiment
 from fedasmu.report.league import find
 from fedasmu.run import trackers
+from fedasmu.settings.recipe import load as recipe_of
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board, Estimate
 from fedasmu.study.cells import Cell, cells, stages
@@ -360,6 +361,16 @@ def test_a_task_is_expected_to_cost_what_it_has_cost(recipe: Path) -> None:
         seen = estimate.seen[cell.directory]
         seen.uploads, seen.seconds, seen.over = uploads, seconds, uploads == 20
     assert estimate.left() == pytest.approx(1.0 + 2.0)  # ten uploads of fedasync and twenty of fedavg
+
+
+def test_an_ablation_of_a_complete_recipe_is_one(tmp_path: Path) -> None:
+    """A run's config.toml has every key of its method, also those that the names of the ablations decide."""
+    complete = tmp_path / "complete.toml"
+    complete.write_text(recipe_of(ROOT / "recipes/quickstart.toml", ["algorithm.name=fedasmu"]).toml())
+    made = cells(complete, variants.read("ablation,slots"), [0], tmp_path)
+    found = {cell.label: cell.config.algorithm for cell in made}
+    assert found["fedasmu-0"] == recipe_of(complete, ["algorithm.name=fedasmu-0"]).algorithm
+    assert len({one.model_dump_json(exclude={"name"}) for one in found.values()}) == len(found)
 
 
 def test_tuned_settings_are_used(recipe: Path) -> None:

@@ -16,7 +16,9 @@ from fedasmu.errors import UserError
 from fedasmu.settings.packaged import RECIPES
 from fedasmu.settings.recipe import load
 from fedasmu.study import variants
+from fedasmu.study.cells import cells, differences
 from fedasmu.study.spaces import SPACES, between, check, with_rates, with_settings
+from fedasmu.study.sweep import for_each
 from fedasmu.study.variants import Variant
 
 
@@ -72,6 +74,24 @@ def test_rates_in_between_fill_the_widest_gaps() -> None:
 def test_a_method_that_is_given_settings_is_tuned_as_itself() -> None:
     (given,) = variants.read("fedbuff(buffer=3)")
     assert {one.base for one in _all([given], 4)} == {"fedbuff-buffer-3"}
+
+
+def test_what_a_variant_says_itself_is_not_tuned_and_a_tuned_run_is_the_trial_that_was_best(tmp_path: Path) -> None:
+    (given,) = variants.read("fedbuff(buffer=10,local.lr=0.2)")
+    trials = _all([given], 5, "0.096")
+    assert {_given(one).get("algorithm.buffer") for one in trials} == {"10"}
+    recipe = RECIPES / "quickstart.toml"
+    for trial in trials:
+        (tried,) = cells(recipe, [trial], [0], tmp_path)
+        (run,) = cells(recipe, [given], [0], tmp_path, tuned=for_each([given], {given.label: list(trial.changes)}))
+        assert differences(tried.config, run.config) == []
+
+
+def test_a_variant_keeps_its_own_settings_where_its_method_was_tuned(tmp_path: Path) -> None:
+    (given,) = variants.read("fedbuff(buffer=10)")
+    best = for_each([given], {"fedbuff": ["local.lr=0.2", "algorithm.buffer=2"]})
+    (run,) = cells(RECIPES / "quickstart.toml", [given], [0], tmp_path, tuned=best)
+    assert (run.config.local.lr, run.config.algorithm.model_dump()["buffer"]) == (0.2, 10)
 
 
 def test_more_trials_of_its_own_settings_go_on_where_fewer_ended() -> None:
