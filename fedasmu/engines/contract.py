@@ -36,7 +36,8 @@ class Engine(Protocol):
         rule: Rule = SGD,
     ) -> float:
         """A step for each batch of indices, in place: w -= lr * mask * (gradient + pull * (w - anchor)), unless the
-        rule says otherwise. `shift` has a number for each class, which is added to its output before the loss.
+        rule says otherwise. `shift` has a number for each class, which is added to its output before the loss: none for
+        what a network has more outputs than there are classes.
 
         Returns the sum over the steps of the batch's mean loss before the step.
         """

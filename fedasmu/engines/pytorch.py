@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as summed_cross_entropy
+from torch.nn.functional import pad
 
 from fedasmu.data.examples import Examples
 from fedasmu.engines.goal import Loss, cross_entropy
@@ -192,7 +193,9 @@ class TorchEngine:
             loss = objective(self.module, inputs, targets)
         else:
             outputs = self.module(inputs)
-            loss = self._loss(outputs if shift is None else outputs + shift, targets)
+            if shift is not None:
+                outputs = outputs + pad(shift, (0, max(0, outputs.shape[1] - len(shift))))
+            loss = self._loss(outputs, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

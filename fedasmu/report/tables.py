@@ -101,10 +101,12 @@ def main_table(league: League) -> Grid:
 
 def _note(league: League, when: str) -> str:
     """What the table's columns are, as far as it has them."""
-    seeds = max(len(standing.runs) for standing in league.standings)
-    several = seeds > 1
+    most = max(len(standing.runs) for standing in league.standings)
+    fewer = ", ".join(f"{one.label} {len(one.runs)}" for one in league.standings if len(one.runs) < most)
+    several = most > 1
+    seeds = f"Means over {most} seeds" + f" ({fewer})" * bool(fewer) if several else "One seed"
     note = (
-        f"{f'Means over {seeds} seeds' if several else 'One seed'}; {_judged(league)}: {settled(league.standings)}"
+        f"{seeds}; {_judged(league)}: {settled(league.standings)}"
         f"{', ± standard deviation' if several else ''}; {when}: the same at that virtual time, which all runs "
         "reached; last: the last evaluation alone."
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,26 +120,24 @@ def best(results: Sequence[Tried]) -> dict[str, list[str]]:
 
 def at_an_edge(results: Sequence[Tried]) -> list[str]:
     """Of the best settings, the numbers that are the least or the largest of those that were tried."""
+    keys = list(dict.fromkeys(change.partition("=")[0] for one in results for change in one.changes))
     values: dict[tuple[str, str], set[float]] = defaultdict(set)
     for one in results:
-        for key, value in _numbers(one):
+        for key, value in _numbers(one, keys):
             values[one.method, key].add(value)
     firsts = {one.method: one for one in reversed(results)}
     return [
         f"{one.method}: {key} = {value:g} is the {'least' if value == min(tried) else 'largest'} that was tried"
         for one in sorted(firsts.values(), key=results.index)
-        for key, value in _numbers(one)
+        for key, value in _numbers(one, keys)
         if len(tried := values[one.method, key]) > 1 and value in (min(tried), max(tried))
     ]
 
 
-def _numbers(one: Tried) -> list[tuple[str, float]]:
-    found = []
-    for change in one.changes:
-        key, _, text = change.partition("=")
-        with suppress(ValueError):
-            found.append((key, float(text)))
-    return found
+def _numbers(one: Tried, keys: Sequence[str]) -> list[tuple[str, float]]:
+    """Also those that the trial leaves as the recipe has them."""
+    settings = one.standing.runs[0].settings
+    return [(key, settings[key]) for key in keys if isinstance(settings.get(key), int | float)]
 
 
 def for_each(chosen: Sequence[Variant], best: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedasmu import Experiment
 from fedasmu.algorithms.corrections import CachedUpdates, DynamicRegulariser, Slope
 from fedasmu.algorithms.fedasmu import formulas as weights
 from fedasmu.algorithms.fedasmu_r import FedASMUR, RefreshNote, gone, rebased, saved, within
 from fedasmu.protocol import Fetch, Model, Report, Train, Trained, Upload, Workload
-from helpers.blobs import Run, outputs
+from helpers.blobs import Run, blobs, outputs, settings
 from helpers.uploads import close, federation, model, task
 
 WORK = Workload(examples=10, batch=5, epochs=2)  # four steps
@@ -280,3 +281,16 @@ def test_with_everything_off_it_is_fedasmu_d_without_a_merge(run: Run) -> None:
     other = {"name": "fedasmu-d", "merge": False, **fixed}
     ours, theirs = outputs(run(algorithm=plain)), outputs(run(algorithm=other))
     assert ours["metrics.csv"] == theirs["metrics.csv"]
+
+
+def test_a_network_may_have_more_outputs_than_there_are_classes(tmp_path: Path) -> None:
+    def wide() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Linear(20, 5)
+
+    found = [
+        Experiment(settings(algorithm="fedasmu-r", engine=engine), model=wide, data=blobs()).run(tmp_path / engine)
+        for engine in ("native", "torch")
+    ]
+    assert found[0].score == pytest.approx(found[1].score, abs=0.02)
+    assert found[0].score > 0.8

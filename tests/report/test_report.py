@@ -84,7 +84,7 @@ def test_the_final_accuracy_is_of_trained_models_and_of_few(tmp_path: Path) -> N
     long = made_run(tmp_path / "long", seed=1, curve=[(time, time / 1000) for time in range(201)])
     assert long.accuracy == pytest.approx(sum(range(181, 201)) / 20 / 1000)
     (found,) = leagues([short])
-    assert "accuracy: the mean of the last 2 evaluations" in tables.main_table(found).note
+    assert "accuracy: the mean of the last 2 evaluations" in tables.tables.main_table(found).note
     assert "% Acc, in percent: the mean of the last 2 evaluations" in latex.table([found])
     assert tables.settled(leagues([short, long])[0].standings) == "the mean of the last 2 to 20 evaluations"
 
@@ -213,3 +213,11 @@ def test_without_pandas_the_error_says_what_to_install(runs: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match="pip install pandas"):
         fedasmu.load_runs(runs)
+
+
+def test_a_method_with_fewer_seeds_is_named(tmp_path: Path) -> None:
+    for method, seeds in (("fedasmu", 2), ("fedbuff", 1)):
+        for seed in range(seeds):
+            made_run(tmp_path / method / f"seed-{seed}", method, seed)
+    (found,) = leagues(find([tmp_path]))
+    assert tables.main_table(found).note.startswith("Means over 2 seeds (fedbuff 1); accuracy: ")

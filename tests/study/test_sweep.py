@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_a_sweep_holds_out_training_data_and_a_comparison_uses_what_it_found(rec
 
 
 def tried(tmp_path: Path, name: str, accuracy: float) -> sweep.Tried:
-    result = made_run(tmp_path / name / "seed-0", "fedasync", curve=[(0, accuracy)])
+    result = made_run(tmp_path / name / "seed-0", "fedasync", curve=[(0, accuracy)], overrides=[f"local.lr={name}"])
     return sweep.Tried("fedasync", (f"local.lr={name}",), Standing(name, (Run(result, name),)))
 
 
@@ -110,3 +111,6 @@ def test_a_best_at_the_edge_of_its_grid_is_pointed_out(tmp_path: Path) -> None:
     assert sweep.at_an_edge(results) == ["fedasync: local.lr = 0.1 is the largest that was tried"]
     assert sweep.at_an_edge([results[1], results[0], results[2]]) == [], "with others on both sides"
     assert sweep.at_an_edge(results[:1]) == [], "one value alone is no grid"
+    as_it_is = replace(results[2], changes=())
+    assert sweep.at_an_edge([results[0], as_it_is]) == sweep.at_an_edge(results), "the recipe's own was tried too"
+    assert sweep.at_an_edge([as_it_is, results[0]]) == ["fedasync: local.lr = 0.01 is the least that was tried"]

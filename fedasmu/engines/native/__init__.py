@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, pad
 
 from fedasmu.data.examples import Examples
 from fedasmu.engines.native import checks, library
@@ -107,6 +107,7 @@ class NativeEngine:
         if pull and anchor is None:
             raise ValueError("a pull needs an anchor")
         if shift is not None:
+            shift = pad(shift, (0, max(0, self._plan.classes - len(shift))))
             checks.tensor("the shift", shift, (torch.float32,), (self._plan.classes,))
         where_to, kept = self._correction("anchor", anchor), self._correction("mask", mask)
         step = self._step(lr, pull, where_to if pull else None, kept, rule)

@@ -94,10 +94,10 @@ def test_outputs_that_are_raised_before_the_loss(variant: str, bias: bool) -> No
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_shift_of_another_length_is_refused() -> None:
+def test_a_shift_for_more_than_there_are_outputs_is_refused() -> None:
     _, _, network, vector = lenet()
     with pytest.raises(ValueError, match="shift"):
-        network.train(vector, examples((1, 28, 28), 4), [torch.arange(4)], 0.1, shift=torch.zeros(9))
+        network.train(vector, examples((1, 28, 28), 4), [torch.arange(4)], 0.1, shift=torch.zeros(11))
 
 
 def test_evaluation_sums_the_losses_and_counts_the_correct() -> None:
