@@ -82,6 +82,17 @@ def test_a_fleet_in_which_nothing_overlaps_says_so(method: str, flight: int, sai
     assert sum("nothing overlaps" in line for line in heard) == said
 
 
+@pytest.mark.parametrize(
+    ("method", "every", "said"), [("fedavg", 4, 1), ("fedavg", 3, 0), ("fedavg", 12, 0), ("fedasync", 4, 0)]
+)
+def test_rounds_that_are_measured_late_are_told_of(method: str, every: int, said: int, tmp_path: Path) -> None:
+    heard: list[str] = []
+    changes = {"pacing": {"max_in_flight": 6}, "evaluate": {"every": every}, "stop": {"uploads": 12}}
+    table = settings(algorithm={"name": method}, timing_only=True, **changes)
+    Experiment(table).run(tmp_path / "run", say=heard.append)
+    assert sum(f"evaluate.every = {every}: a round is 6 uploads" in line for line in heard) == said
+
+
 def test_the_first_refusal_is_told_once_and_marked_at_the_end(tmp_path: Path) -> None:
     heard: list[str] = []
     result = Experiment(settings(local={"lr": 1e38}), model=softmax, data=blobs()).run(

@@ -24,6 +24,7 @@ from fedasmu.protocol import Model
 from fedasmu.roster import Member, Roster
 from fedasmu.run.materials import expected_data, federated_data, network
 from fedasmu.run.profiles import Profile, profiles
+from fedasmu.run.remarks import remarks
 from fedasmu.run.start import start_of, vouched
 from fedasmu.seeding import derive
 from fedasmu.server.average import Average
@@ -139,7 +140,8 @@ def build(
         raise UserError(f"model.name = {config.model.name!r}: {error}") from None
     if start is not None:
         start.put_into(module, layout)
-    _check_overlap(config, say)
+    for remark in remarks(config):
+        say(remark)
     everything = [len(shard) for shard in data.shards] if data else [config.data.per_device] * config.fleet.devices
     held = [held_count(count, config.evaluate.on_devices) for count in everything]
     return World(
@@ -210,12 +212,6 @@ def _unknown(config: Config, goal: Goal) -> str:
 def _check_goal(config: Config, module: nn.Module, data: FederatedData, goal: Goal) -> None:
     inputs, targets = data.test.batch(torch.arange(min(EVALUATION_BATCH, len(data.test))))
     check(goal, module.eval()(inputs), targets, config.local.loss, config.evaluate.metric)
-
-
-def _check_overlap(config: Config, say: Callable[[str], None]) -> None:
-    devices = config.fleet.devices
-    if devices > 1 and config.algorithm.kind != "synchronous" and config.pacing.pace(devices).limit == 1:
-        say("1 device in flight: nothing overlaps, and no upload is stale; set pacing.max_in_flight")
 
 
 def _check_device(name: str) -> None:

@@ -62,7 +62,10 @@ def _places() -> tuple[Part, ...]:
         Part(
             "league",
             f"sigma-{sigma}-flight-{flight}-skew-{skew}",
-            ("fleet.preset=paper", f"fleet.sigma={sigma}", f"pacing.max_in_flight={flight}", f"data.alpha={skew}"),
+            (
+                *("fleet.preset=paper", f"fleet.sigma={sigma}", f"pacing.max_in_flight={flight}", f"data.alpha={skew}"),
+                "evaluate.every=5",  # of each cohort a whole part, so that every round is measured when it ends
+            ),
         )
         for skew in SKEWS
         for flight in FLIGHTS

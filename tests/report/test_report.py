@@ -84,7 +84,7 @@ def test_the_final_accuracy_is_of_trained_models_and_of_few(tmp_path: Path) -> N
     long = made_run(tmp_path / "long", seed=1, curve=[(time, time / 1000) for time in range(201)])
     assert long.accuracy == pytest.approx(sum(range(181, 201)) / 20 / 1000)
     (found,) = leagues([short])
-    assert "accuracy: the mean of the last 2 evaluations" in tables.tables.main_table(found).note
+    assert "accuracy: the mean of the last 2 evaluations" in tables.main_table(found).note
     assert "% Acc, in percent: the mean of the last 2 evaluations" in latex.table([found])
     assert tables.settled(leagues([short, long])[0].standings) == "the mean of the last 2 to 20 evaluations"
 
