@@ -1,5 +1,5 @@
 // Runs the engine on exactly sized memory, for the address and undefined-behaviour sanitizers:
-// test_native_sanitizers.py.
+// test_sanitizers.py.
 #include <cstdio>
 
 #include "../../fedasmu/engines/native/engine.cpp"

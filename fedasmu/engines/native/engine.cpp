@@ -1,5 +1,5 @@
 // A training engine for small networks on one processor core: see docs/explanation/engine.md.
-// The interface is plain C. The caller (fedasmu/native) checks every argument; nothing is checked here.
+// The interface is plain C. The caller (fedasmu/engines/native) checks every argument; nothing is checked here.
 #include <deque>
 #include <memory>
 
