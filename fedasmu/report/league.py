@@ -76,7 +76,7 @@ def _targets(standing: Standing) -> Iterable[str]:
 
 
 def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) -> list[Result]:
-    """Every finished run in or below these directories. Says which ones are broken, and leaves these out."""
+    """Every finished run in or below these directories. Says which ones are broken or go on, and leaves these out."""
     found: dict[Path, Result] = {}
     timed = 0
     for directory in map(Path, directories):
@@ -90,6 +90,10 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
         for trouble in sorted(directory.rglob("error.txt")):
             if not (trouble.parent / "summary.json").is_file():
                 say(f"failed, so not in here: {printable(str(trouble.parent))}: {_last_line(trouble)}")
+        if unfinished := _unfinished(directory):
+            first, *others = (printable(str(one)) for one in unfinished)
+            more = f" and {len(others)} more" if others else ""
+            say(f"unfinished, so not in here: {first}{more} (`fedasmu resume {first}` goes on with it)")
     kept = sound(found.values(), say)
     if bare := sum(not result.has_events for result in kept):
         say(f"{bare} of {len(kept)} runs without events.jsonl: what is told from events is not shown of them")
@@ -98,6 +102,12 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
         trained = f"; {timed} simulated the order of events alone (timing_only)" if timed else ""
         raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}{trained}")
     return kept
+
+
+def _unfinished(directory: Path) -> list[Path]:
+    """Runs that have begun and neither ended nor failed."""
+    begun = sorted(path.parent for path in directory.rglob("config.toml") if (path.parent / "metrics.csv").is_file())
+    return [one for one in begun if not any((one / end).is_file() for end in ("summary.json", "error.txt"))]
 
 
 def _is_of_times_alone(result: Result) -> bool:

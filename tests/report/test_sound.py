@@ -150,6 +150,17 @@ def test_what_a_run_leaves_is_sound(finished: Path) -> None:
     assert len(find([finished.parent])) == 2
 
 
+def test_runs_that_are_not_finished_are_told_of(finished: Path) -> None:
+    (finished / "summary.json").unlink()
+    said: list[str] = []
+    (kept,) = find([finished.parent], said.append)
+    assert kept.directory.name == "good"
+    assert said == [f"unfinished, so not in here: {finished} (`fedasmu resume {finished}` goes on with it)"]
+    shutil.copytree(finished, finished.parent / "worse")
+    find([finished.parent], said.append)
+    assert said[1].startswith(f"unfinished, so not in here: {finished} and 1 more (")
+
+
 def test_a_report_does_not_need_the_models(finished: Path) -> None:
     """They are most of what a study takes on disk."""
     before = [(run.score, run.fresh_bytes) for run in find([finished.parent])]
