@@ -67,7 +67,7 @@ class Result:
 
     @property
     def has_events(self) -> bool:
-        """They are most of a long run, and may be left out where it is passed on."""
+        """Whether events.jsonl is there: it is most of a long run, and may be left out where one is passed on."""
         return (self.directory / EVENTS).exists()
 
     @property
