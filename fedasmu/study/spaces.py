@@ -16,6 +16,7 @@ from dataclasses import replace
 from fedasmu.algorithms import named
 from fedasmu.errors import UserError
 from fedasmu.seeding import derive
+from fedasmu.settings.recipe import key_of
 from fedasmu.study.variants import Variant, distinct
 
 RATE = "local.lr"
@@ -90,11 +91,11 @@ def _rates(variant: Variant, rate: float, factors: Sequence[float]) -> list[Vari
 def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:
     """All combinations of the method's own settings but its defaults. What the variant says itself stays as it is."""
     method = named(variant.method)
-    said = {change.partition("=")[0] for change in variant.changes}
+    said = {key_of(change) for change in variant.changes}
     space = SPACES.get(method.names()[0], {})
     own = {key: values for key, values in space.items() if f"algorithm.{key}" not in said}
     defaults = tuple(method.model_fields[key].default for key in own)
-    combinations = [values for values in itertools.product(*own.values()) if values != defaults] if own else []
+    combinations = [values for values in itertools.product(*own.values()) if values != defaults]
     combinations.sort(key=lambda values: derive(0, "trial", variant.label, *map(str, values)))
     return [
         tuple((f"algorithm.{key}", f"{value:g}") for key, value in zip(own, values, strict=True))

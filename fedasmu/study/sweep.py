@@ -120,7 +120,7 @@ def best(results: Sequence[Tried]) -> dict[str, list[str]]:
 
 def at_an_edge(results: Sequence[Tried]) -> list[str]:
     """Of the best settings, the numbers that are the least or the largest of those that were tried."""
-    keys = list(dict.fromkeys(change.partition("=")[0] for one in results for change in one.changes))
+    keys = list(dict.fromkeys(key_of(change) for one in results for change in one.changes))
     values: dict[tuple[str, str], set[float]] = defaultdict(set)
     for one in results:
         for key, value in _numbers(one, keys):
