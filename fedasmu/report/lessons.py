@@ -21,14 +21,17 @@ def t_95(freedom: int) -> float:
     return T_95[freedom - 1] if freedom <= len(T_95) else 1.96 + 2.6 / freedom
 
 
+def decided(values: Sequence[float]) -> int:
+    """The sign of the mean where Student's t (5 %) tells it from 0, and 0 where the values do not tell."""
+    if len(values) < 2:
+        return 0
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
+
+
 def differ(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether two methods differ beyond the seeds' noise: a paired t-test at 5 %, value by value of the same seed."""
-    differences = [x - y for x, y in zip(a, b, strict=True)]
-    if len(differences) < 2:
-        return False
-    spread = statistics.stdev(differences)
-    mean = abs(statistics.fmean(differences))
-    return mean > t_95(len(differences) - 1) * spread / math.sqrt(len(differences))
+    """Whether two methods differ beyond the seeds' noise: a paired t-test, value by value of the same seed."""
+    return decided([x - y for x, y in zip(a, b, strict=True)]) != 0
 
 
 def tied(one: Standing, other: Standing) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedasmu.report.league import League
-from fedasmu.report.lessons import t_95
+from fedasmu.report.lessons import decided
 from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid
 from fedasmu.run.result import Result
@@ -34,14 +34,6 @@ class Gain:
     def sign(self) -> int:
         """1: above the claim's bound, -1: below it, 0: the seeds do not tell."""
         return decided([value for value in self.by_seed if not math.isnan(value)])
-
-
-def decided(values: Sequence[float]) -> int:
-    """The sign of the mean where Student's t (5 %) tells it from 0."""
-    if len(values) < 2:
-        return 0
-    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedasmu.report.league import League, find, leagues
-from fedasmu.report.lessons import best, differ, few, leaders, lesson, noise, t_95
+from fedasmu.report.lessons import best, decided, differ, few, leaders, lesson, noise, t_95
 from fedasmu.report.tables import main_table
 from helpers.made_runs import made_run
 
@@ -89,3 +89,10 @@ def test_the_few_to_look_at_first(tmp_path: Path) -> None:
     found = league(tmp_path, {name: [0.5 + 0.01 * place] for place, name in enumerate(names)})
     chosen = [one.label for one in few(found)]
     assert chosen == ["fedasmu", "fedsa", "fedavg", "fedbuff", "port", "fedasync"]
+
+
+def test_a_sign_is_told_from_the_seeds() -> None:
+    assert decided([1.0, 1.2, 0.9]) == 1
+    assert decided([-1.0, -1.1]) == -1  # mean -1.05, standard error 0.05, t is 12.7
+    assert decided([1.0, 3.0, 5.0]) == 0  # mean 3, standard error 1.15, t is 4.3
+    assert decided([7.0]) == 0

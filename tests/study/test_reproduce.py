@@ -113,13 +113,6 @@ def test_the_spread_over_settings(tmp_path: Path) -> None:
     assert verdict(claim, made_league(tmp_path / "c", fedasmu=[0.60], fedasync=[0.62])) == "undecided"
 
 
-def test_a_sign_is_told_from_the_seeds() -> None:
-    assert judging.decided([1.0, 1.2, 0.9]) == 1
-    assert judging.decided([-1.0, -1.1]) == -1  # mean -1.05, standard error 0.05, t is 12.7
-    assert judging.decided([1.0, 3.0, 5.0]) == 0  # mean 3, standard error 1.15, t is 4.3
-    assert judging.decided([7.0]) == 0
-
-
 def test_a_run_that_never_got_there_took_longer_than_it_lasted(tmp_path: Path) -> None:
     quick = made_run(tmp_path / "quick", curve=[(0, 0.1), (100, 0.5), (400, 0.6)])
     slow = made_run(tmp_path / "slow", curve=[(0, 0.1), (300, 0.5), (400, 0.5)])
