@@ -25,7 +25,7 @@ there are. Never the data.
 def join(
     url: Annotated[str, typer.Argument(help="The server's address, as `fedasmu serve` prints it.")],
     data: Annotated[
-        str, typer.Option(metavar="FILE|MODULE:FUNCTION", help="inputs and targets: .npz, .safetensors, or a function.")
+        str, typer.Option(metavar="FILE|MODULE:NAME", help="inputs and targets: .npz, .safetensors, or a function.")
     ],
     invite: Annotated[str, typer.Option(metavar="fa1...", help="Needed when a device joins for the first time.")] = "",
     state: Annotated[
@@ -37,11 +37,13 @@ def join(
     seconds_per_sample: Annotated[
         float, typer.Option(min=0.0, help="Take at least so long to train on an example: play a slower device.")
     ] = 0.0,
-    new_key: Annotated[bool, typer.Option(help="Change this device's key: the old one signs for the new.")] = False,
-    stay: Annotated[
-        bool, typer.Option(help="When the run is over, wait for the next one at the same address.")
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Change this device's key: the old one signs for the new.")
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="Say nothing while all is well.")] = False,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="When the run is over, wait for the next one at the same address.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing while all is well.")] = False,
 ) -> None:
     """Be a device: train on your own data until the run is over. The data never leave this machine."""
     needs_network()

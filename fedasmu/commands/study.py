@@ -41,7 +41,7 @@ COMPARE_EXAMPLES = """
 """
 
 Recipe = Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")]
-Methods = Annotated[str, typer.Option(metavar="LIST", help="Methods, see below; the recipe's own unless given.")]
+Methods = Annotated[str | None, typer.Option(metavar="LIST", help="Methods, see below; the recipe's own unless given.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
 ]
@@ -59,7 +59,7 @@ Overwrite = Annotated[bool, typer.Option(help="Replace runs there that were made
 
 def compare(
     recipe: Recipe,
-    methods: Methods = "",
+    methods: Methods = None,
     seeds: Seeds = 3,
     first_seed: FirstSeed = 0,
     vary: Annotated[
@@ -133,7 +133,7 @@ def sweep(
         int | None,
         typer.Option(metavar="N", help="Instead of --grid: learning rates, then settings of each method's own."),
     ] = None,
-    methods: Methods = "",
+    methods: Methods = None,
     seeds: Seeds = 1,
     first_seed: FirstSeed = 0,
     overrides: Set = None,
@@ -182,12 +182,13 @@ def study_workers(text: str) -> int | str:
     return count
 
 
-def _chosen(recipe: Path, methods: str, axes: list[str], option: str, allow_code: bool) -> list[Variant]:
+def _chosen(recipe: Path, methods: str | None, axes: list[str], option: str, allow_code: bool) -> list[Variant]:
     from fedasmu.study import variants
     from fedasmu.study.cells import own_method
 
-    named = variants.read(methods or own_method(recipe, allow_code))
-    for name in variants.repeated(methods):
+    listed = own_method(recipe, allow_code) if methods is None else methods
+    named = variants.read(listed)
+    for name in variants.repeated(listed):
         say(f"--methods names {name} twice: it runs once")
     return variants.crossed(named, [variants.axis(text, option) for text in axes], option)
 

@@ -107,9 +107,9 @@ def seed_range(count: int, first: int) -> range:
 
 
 def chosen_of(recipe: Path, methods: str | Sequence[str]) -> list[variants.Variant]:
-    """The methods of a list; the recipe's own if it is empty."""
-    listed = methods if isinstance(methods, str) else ",".join(methods)
-    return variants.read(listed or own_method(recipe, False))
+    """The methods of a list, or of their names with commas; the recipe's own for an empty list."""
+    listed = methods if isinstance(methods, str) else ",".join(methods) or own_method(recipe, False)
+    return variants.read(listed)
 
 
 def _best(tuned: Tuned | None) -> dict[str, list[str]]:

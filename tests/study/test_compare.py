@@ -393,6 +393,7 @@ def test_tuned_settings_are_used(recipe: Path) -> None:
         (("--methods", "fedavg(alpha)"), "write it as key=value"),
         (("--methods", "fedavg(alpha=1)"), "algorithm.alpha: unknown key"),
         (("--methods", ","), "at least one"),
+        (("--methods", ""), "at least one"),
         (("--methods", "a=fedavg,a=fedasync"), "labelled 'a'"),
         (("--seeds", "0"), "at least one seed"),
         (("--first-seed", "-1"), "at least one seed"),
