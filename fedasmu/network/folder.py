@@ -26,6 +26,7 @@ from fedasmu.network import WIRE, certificate
 from fedasmu.network.connection import PUBLIC
 from fedasmu.network.keys import Invite
 from fedasmu.network.register import Register
+from fedasmu.storage.record import SERVED
 from fedasmu.system.disk import write_whole
 
 
@@ -42,7 +43,7 @@ class Folder:
         """A folder that `make` has made. One process serves it at a time; `fedasmu keys` may look on."""
         self.path = path
         try:
-            about = json.loads((path / "network.json").read_text())
+            about = json.loads((path / SERVED).read_text())
             self.run, self.seats = str(about["run"]), int(about["seats"])
             self.host, self.port, self.bind = str(about["host"]), int(about["port"]), str(about["bind"])
             self.shown = Shown(**about.get("shown", {}))
@@ -75,7 +76,7 @@ class Folder:
             members.register.copy(path / "register.db")
         about = {"run": run, "seats": seats, "host": host, "port": port, "bind": bind}
         about |= {"shown": asdict(shown or Shown())}
-        write_whole(path / "network.json", json.dumps(about, indent=1) + "\n")
+        write_whole(path / SERVED, json.dumps(about, indent=1) + "\n")
         return cls(path)
 
     def check_room(self, seats: int) -> None:

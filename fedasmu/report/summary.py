@@ -40,11 +40,11 @@ def lines(result: Result) -> list[tuple[str, str]]:
             *([("  measured by", "the devices")] if run.get(f"{name}_by") == "devices" else []),
             (f"last {name}", f"{result.last_score:.4f}"),
             (f"best {name}{'' if result.metric.larger else ' (the least)'}", f"{result.best_score:.4f}"),
-            *((f"virtual time to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
+            *((f"{result.clock} to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
         ]
     return [
         *lines,
-        ("virtual time", _seconds(run["virtual_seconds"])),
+        (result.clock, _seconds(run["virtual_seconds"])),
         ("versions of the global model", f"{run['version']:,}"),
         ("uploads received", f"{run['uploads']:,}"),
         ("  discarded as too stale / refused", f"{run['stale']:,} / {run['refused']:,}"),
@@ -80,7 +80,7 @@ def draw_curve(result: Result, path: Path) -> Path:
 
 
 def curve(result: Result) -> Figure:
-    """The metric over virtual time."""
+    """The metric over time."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -105,7 +105,7 @@ def curve(result: Result) -> Figure:
                 va="bottom" if above else "top",
             )
     axes.set(
-        xlabel="virtual time (s)",
+        xlabel=f"{result.clock} (s)",
         ylabel=f"test {result.metric.name}",
         title=_title(run),
     )

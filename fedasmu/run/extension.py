@@ -15,7 +15,7 @@ from fedasmu.errors import UserError
 from fedasmu.run.result import flat
 from fedasmu.settings.config import WITHOUT_INFLUENCE, Config, Stop
 from fedasmu.settings.recipe import read
-from fedasmu.storage.record import SHELVES
+from fedasmu.storage.record import SERVED, SHELVES
 from fedasmu.system.disk import write_whole
 
 
@@ -33,7 +33,7 @@ def recipe_of(directory: Path) -> Path:
     path = directory / "config.toml"
     if not path.is_file():
         raise UserError(f"{directory}: nothing to resume there: it has no config.toml")
-    if (directory / "network.json").exists():
+    if (directory / SERVED).exists():
         raise UserError(f"{directory}: its devices are real; go on with fedasmu serve --resume {directory}")
     return path
 

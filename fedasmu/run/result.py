@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedasmu.errors import UserError, reading
 from fedasmu.events import Event, Fetched, Started, of_line
 from fedasmu.measure import ACCURACY, Metric
+from fedasmu.storage.record import SERVED
 
 if TYPE_CHECKING:
     import pandas
@@ -64,6 +65,11 @@ class Result:
     def frame(self) -> pandas.DataFrame:
         """The curve as a DataFrame; needs pandas."""
         return _pandas().DataFrame(self.curve)
+
+    @property
+    def clock(self) -> str:
+        """What its times are: of a run whose devices are real ones, those of the server's own clock."""
+        return "time" if (self.directory / SERVED).exists() else "virtual time"
 
     @property
     def has_events(self) -> bool:

@@ -30,6 +30,7 @@ from fedasmu.system.disk import not_through_links
 from fedasmu.system.lock import LOCK, locked
 
 SHELVES = "shelves"
+SERVED = "network.json"  # there if the devices are real ones
 TOGETHER = 500  # lines that are written at once, at the latest
 NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind

@@ -1,4 +1,4 @@
-"""One run as a picture."""
+"""One run as a table and a picture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu.report.summary import lines
+from fedasmu.storage.record import SERVED
 from helpers.made_runs import made_run
+
+
+def test_only_simulated_time_is_called_virtual(tmp_path: Path) -> None:
+    result = made_run(tmp_path / "run")
+    assert {"virtual time", "virtual time to 0.5"} <= dict(lines(result)).keys()
+    assert result.plot().axes[0].get_xlabel() == "virtual time (s)"
+    (tmp_path / "run" / SERVED).write_text("{}")
+    assert {"time", "time to 0.5"} <= dict(lines(result)).keys()
+    assert result.plot().axes[0].get_xlabel() == "time (s)"
 
 
 @pytest.mark.parametrize(
