@@ -34,7 +34,7 @@ from fedasmu.commands import (
     watching,
     worker_count,
 )
-from fedasmu.commands.hints import Hinting, UsageError, told
+from fedasmu.commands.hints import Hinting, UsageError, told, typed
 from fedasmu.errors import DeviceError, Refused, UserError, is_refusal, printable, refusal
 
 app = typer.Typer(
@@ -61,7 +61,7 @@ def main() -> None:
     except UsageError as error:
         _fail(told(error))
     except UserError as error:
-        _fail(str(error))
+        _fail(typed(str(error)))
     except (DeviceError, Refused) as error:
         _fail(str(error), code=1)
     except (OSError, MemoryError, RuntimeError) as error:

@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from fedasmu.errors import did_you_mean
 
+ARGUMENTS = {"(out)": "(--out DIR)", "(overwrite)": "(--overwrite)", "(resume)": "(`fedasmu resume DIR`)"}
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer has it from click, and shows its child alone
 ELSEWHERE = {
     "--methods": "`fedasmu compare RECIPE --methods a,b` runs several; --set algorithm.name=NAME changes the one",
@@ -20,6 +21,11 @@ ELSEWHERE = {
     "-o": "the run directory is --out DIR",
     "-v": "everything that happens is in events.jsonl of the run directory",
 }
+
+
+def typed(message: str) -> str:
+    """What is said of an argument that Python has too, in the words of the command line."""
+    return re.sub("|".join(map(re.escape, ARGUMENTS)), lambda found: ARGUMENTS[found[0]], message)
 
 
 class Hinting(TyperCommand):

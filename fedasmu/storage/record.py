@@ -135,6 +135,7 @@ def check_free(directory: Path, overwrite: bool) -> None:
     """A new run may begin here: there is nothing, or an earlier run that it is to replace."""
     with _named(directory):
         _check_writable(directory)
+        _check_apart(directory)
         names = {path.name for path in directory.iterdir()} if directory.exists() else set()
         if names <= BEFORE:
             return
@@ -154,6 +155,13 @@ def _check_writable(directory: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _check_apart(directory: Path) -> None:
+    """A run inside another one's directory would be removed with it."""
+    for parent in directory.absolute().parents:
+        if (parent / "config.toml").is_file() and (parent / "metrics.csv").is_file():
+            raise UserError(f"out = {directory}: is inside of another run, {parent}; choose another (out)")
 
 
 @contextmanager

@@ -275,7 +275,8 @@ def test_an_existing_run_is_not_touched(fail: Fail, run: Run, tmp_path: Path) ->
     before = {path.name: path.read_bytes() for path in kept.iterdir() if path.is_file()}
     message = fail("--out", str(kept))
     assert f"out = {kept}" in message
-    assert "overwrite" in message
+    assert "(--out DIR), go on with it (`fedasmu resume DIR`), or replace it (--overwrite)" in message
+    assert f"is inside of another run, {kept}" in fail("--out", str(kept / "deeper" / "still"))
     fail("--out", str(kept), "--overwrite", "--set", "local.lr=-1")
     fail("--out", str(kept), "--overwrite", "--set", "data.alpha=1e-6")
     fail("--out", str(kept), "--overwrite", "--workers", "0")
