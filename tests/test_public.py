@@ -129,6 +129,9 @@ def test_a_sweep(tmp_path: Path) -> None:
         config = made.results[0].config
         assert (config["local"]["lr"], config["data"]["held_out"]) == (0.05, 0.0)
     assert len(fedasmu.sweep("quickstart", "fedavg", trials=2, out=tmp_path / "drawn", **options).tried) == 2
+    grid = {"local.weight_decay": [0.01]}
+    second = fedasmu.sweep("quickstart", "fedavg", grid=grid, tuned=swept, out=tmp_path / "second", **options)
+    assert second.best == {"fedavg": [*swept.best["fedavg"], "local.weight_decay=0.01"]}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ Set = Annotated[
 ]
 Seeds = Annotated[int, typer.Option(help="How many seeds.")]
 FirstSeed = Annotated[int, typer.Option(help="The first of them.")]
+Tuned = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The tuned.json of a `fedasmu sweep`: its best settings.")
+]
 Budget = Annotated[
     float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
 ]
@@ -66,9 +69,7 @@ def compare(
         list[str] | None, typer.Option(metavar="KEY=V1,V2", help="Every method with each of these values; repeatable.")
     ] = None,
     overrides: Set = None,
-    tuned: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The tuned.json of a `fedasmu sweep`: its best settings.")
-    ] = None,
+    tuned: Tuned = None,
     budget: Budget = None,
     workers: WorkerCount = "",
     out: Annotated[
@@ -85,15 +86,12 @@ def compare(
     from fedasmu.report.labels import check_reference, keep_order
     from fedasmu.run.trackers import check_known
     from fedasmu.study.cells import cells
-    from fedasmu.study.sweep import for_each, read
+    from fedasmu.study.sweep import for_each
 
     check_known(track or [])
-    chosen = _chosen(path, methods, vary or [], "--vary", allow_code)
+    chosen = _crossed(_named(path, methods, allow_code), vary or [], "--vary")
     out = out or Path("runs") / f"compare-{path.stem}"
-    best = {} if tuned is None else read(tuned, allow_code)
-    found = for_each(chosen, best)
-    for one in [one for one in chosen if tuned and not {one.label, one.base} & set(best)]:
-        say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
+    found = for_each(chosen, _found_before(tuned, chosen, allow_code))
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
     grid = [replace(cell, track=tuple(track or [])) for cell in grid]
     labels = [one.label for one in chosen]
@@ -120,6 +118,9 @@ SWEEP_EXAMPLES = """
 
   fedasmu sweep lenet-cifar-10 --methods tables --trials 6 --seeds 2 --first-seed 100 --budget 0.1
 
+  fedasmu sweep quickstart --methods fedasync,fedbuff --tuned runs/sweep-quickstart/tuned.json --out runs/second
+  --grid local.weight_decay=0,0.002,0.005
+
 A key is one of the recipe (local.lr), of every method that has it (algorithm.alpha), or of one method (fedasync.alpha).
 """
 
@@ -137,6 +138,7 @@ def sweep(
     seeds: Seeds = 1,
     first_seed: FirstSeed = 0,
     overrides: Set = None,
+    tuned: Tuned = None,
     budget: Budget = None,
     workers: WorkerCount = "",
     out: Annotated[
@@ -153,8 +155,11 @@ def sweep(
         )
     count = study_workers(workers)
     from fedasmu.study import sweep as tuning
+    from fedasmu.study import variants
 
-    chosen = _chosen(path, methods, grid or [], "--grid", allow_code)
+    named = _named(path, methods, allow_code)
+    known = variants.starting_from(_found_before(tuned, named, allow_code), named)
+    chosen = _crossed(known, grid or [], "--grid")
     out = out or Path("runs") / f"sweep-{path.stem}"
     seed_list = seed_range(seeds, first_seed)
     failed: Failures = []
@@ -182,15 +187,32 @@ def study_workers(text: str) -> int | str:
     return count
 
 
-def _chosen(recipe: Path, methods: str | None, axes: list[str], option: str, allow_code: bool) -> list[Variant]:
+def _named(recipe: Path, methods: str | None, allow_code: bool) -> list[Variant]:
     from fedasmu.study import variants
     from fedasmu.study.cells import own_method
 
     listed = own_method(recipe, allow_code) if methods is None else methods
-    named = variants.read(listed)
     for name in variants.repeated(listed):
         say(f"--methods names {name} twice: it runs once")
+    return variants.read(listed)
+
+
+def _crossed(named: list[Variant], axes: list[str], option: str) -> list[Variant]:
+    from fedasmu.study import variants
+
     return variants.crossed(named, [variants.axis(text, option) for text in axes], option)
+
+
+def _found_before(tuned: Path | None, chosen: list[Variant], allow_code: bool) -> dict[str, list[str]]:
+    """The best settings of an earlier sweep. Whom it has none for is told."""
+    from fedasmu.study.sweep import read
+
+    if tuned is None:
+        return {}
+    best = read(tuned, allow_code)
+    for one in [one for one in chosen if not {one.label, one.base} & set(best)]:
+        say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
+    return best
 
 
 def seed_range(count: int, first: int) -> range:

@@ -93,7 +93,7 @@ def compare(
     path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
     chosen = chosen_of(path, methods)
     directory = Path("runs") / f"compare-{path.stem}" if out is None else Path(out)
-    best = for_each(chosen, _best(tuned))
+    best = for_each(chosen, best_of(tuned))
     runs = cells(path, chosen, range_of_seeds, directory, texts(changes), budget, best, option="changes")
     keep_order(directory, [one.label for one in chosen])
     failed = grid.run(runs, workers, Board(Console(quiet=not progress)), overwrite)
@@ -112,7 +112,7 @@ def chosen_of(recipe: Path, methods: str | Sequence[str]) -> list[variants.Varia
     return variants.read(listed)
 
 
-def _best(tuned: Tuned | None) -> dict[str, list[str]]:
+def best_of(tuned: Tuned | None) -> dict[str, list[str]]:
     if tuned is None:
         return {}
     return read(Path(tuned)) if isinstance(tuned, str | Path) else tuned.best

@@ -17,8 +17,8 @@ from fedasmu.study import grid as runs_of
 from fedasmu.study import sweep as found
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell
-from fedasmu.study.comparison import chosen_of, seed_range
-from fedasmu.study.variants import axes_of, crossed
+from fedasmu.study.comparison import Tuned, best_of, chosen_of, seed_range
+from fedasmu.study.variants import axes_of, crossed, starting_from
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def sweep(
     seeds: int = 1,
     first_seed: int = 0,
     changes: Changes = (),
+    tuned: Tuned | None = None,
     budget: float | None = None,
     workers: runs_of.Workers = "inline",
     out: str | Path | None = None,
@@ -71,8 +72,8 @@ def sweep(
     """Find the best settings of each method, as `fedasmu sweep` does: on training data that is held out for it.
 
     `grid` has the values to try, as {"local.lr": [0.01, 0.03], "fedasync.alpha": [0.3, 0.6]}. Instead of it, `trials`
-    tries so many settings of every method: learning rates, then settings of its own at the best of them. All else is as
-    in `fedasmu.compare`.
+    tries so many settings of every method: learning rates, then settings of its own at the best of them. Methods start
+    from the recipe's settings, or from those that an earlier sweep found: `tuned`. All else is as in `fedasmu.compare`.
     """
     if bool(grid) == (trials is not None):
         raise UserError(
@@ -80,7 +81,8 @@ def sweep(
         )
     path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
     directory = Path("runs") / f"sweep-{path.stem}" if out is None else Path(out)
-    chosen = crossed(chosen_of(path, methods), axes_of(grid or {}, "grid"), "grid")
+    named = starting_from(best_of(tuned), chosen_of(path, methods))
+    chosen = crossed(named, axes_of(grid or {}, "grid"), "grid")
     failed: runs_of.Failures = []
 
     def run(cells: list[Cell]) -> None:

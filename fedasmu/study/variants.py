@@ -86,6 +86,11 @@ def distinct(variants: list[Variant]) -> list[Variant]:
     return unique
 
 
+def starting_from(best: Mapping[str, Sequence[str]], variants: Iterable[Variant]) -> list[Variant]:
+    """The variants with the settings that an earlier sweep found best for each; what one says itself stays as it is."""
+    return [replace(one, changes=(*best.get(one.label, ()), *one.changes)) for one in variants]
+
+
 def split(text: str) -> list[str]:
     """Split at the commas that are outside of all brackets."""
     parts, depth = [""], 0

@@ -56,6 +56,21 @@ def test_a_sweep_holds_out_training_data_and_a_comparison_uses_what_it_found(rec
     assert (config["local"]["lr"], config["data"]["held_out"]) == (0.05, 0.0)
 
 
+def test_a_sweep_goes_on_from_what_an_earlier_one_found(recipe: Path) -> None:
+    (recipe.parent / "tuned.json").write_text(json.dumps({"best": {"fedasync": ["local.lr=0.05"]}}))
+    out, sets = recipe.parent / "second", [text for key in TINY for text in ("--set", key)]
+    more = ["--tuned", str(recipe.parent), "--grid", "local.weight_decay=0,0.5", "--out", str(out)]
+    code, text = run("sweep", str(recipe), "--methods", "fedasync,fedavg", *sets, *more)
+    assert code == 0, text
+    assert "has no settings for fedavg" in text
+    tried = json.loads((out / "tuned.json").read_text())["table"]
+    settings = {(one["method"], *one["settings"]) for one in tried}
+    decays = ("local.weight_decay=0", "local.weight_decay=0.5")
+    assert settings == {*(("fedasync", "local.lr=0.05", one) for one in decays), *(("fedavg", one) for one in decays)}
+    config = Result(out / "fedasync-weight_decay-0.5/seed-0").config
+    assert (config["local"]["lr"], config["local"]["weight_decay"]) == (0.05, 0.5)
+
+
 def tried(tmp_path: Path, name: str, accuracy: float) -> sweep.Tried:
     result = made_run(tmp_path / name / "seed-0", "fedasync", curve=[(0, accuracy)], overrides=[f"local.lr={name}"])
     return sweep.Tried("fedasync", (f"local.lr={name}",), Standing(name, (Run(result, name),)))
