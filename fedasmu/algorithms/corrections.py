@@ -84,14 +84,15 @@ class Slope:
 
 class CachedUpdates(Correction):
     """(R4): d + rho (mean h - h_i), where h_i is the device's last displacement, on the shelf, as in CA2FL and SAGA.
+    What all devices last did together then counts `stride` times more: (R12), d + stride mean h.
 
     Without a rho of its own it is (R5), the share of how devices differed last time that is there again this time. It
     is 1 where their data pull them apart, and 0 where only chance does: then a correction would only add its noise. The
     mean is that of the devices heard so far, and a device that is new is not corrected.
     """
 
-    def __init__(self, rho: float | None, federation: Federation) -> None:
-        self.rho, self.shelf = rho, federation.shelf
+    def __init__(self, rho: float | None, stride: float, federation: Federation) -> None:
+        self.rho, self.stride, self.shelf = rho, stride, federation.shelf
         self.slope = Slope(federation.devices)
         self.mean_h, self.heard = torch.zeros(()), 0
 
@@ -110,7 +111,7 @@ class CachedUpdates(Correction):
             after = displacement - self.strength * apart
             self.mean_h = self.mean_h + (displacement - before) / self.heard
         self.shelf.put(device, displacement)
-        return after
+        return torch.add(after, self.mean_h, alpha=self.stride)
 
     def details(self) -> Mapping[str, float]:
         return {"rho": self.strength}

@@ -1,10 +1,10 @@
 """FedASMU-R: our form of FedASMU (Liu et al., AAAI 2024), which rebases where the paper mixes.
 
 A device that asks for a fresh model goes on from it with all its own progress on top; the server applies only what the
-device's SGD added, weighed by the staleness that is left, corrected for the pull of the devices that are not there, and
-only as far as others have not gone the same way already. The device trains calibrated for its own mixture of classes
-(training.py). The corrections are in corrections.py, the weights' formulas in fedasmu/formulas.py;
-docs/algorithms/fedasmu-r.md has them all.
+device's SGD added, weighed by the staleness that is left, corrected for the pull of the devices that are not there,
+with what all devices agree on once more, and only as far as others have not gone the same way already. The device
+trains calibrated for its own mixture of classes (training.py). The corrections are in corrections.py, the weights'
+formulas in fedasmu/formulas.py; docs/algorithms/fedasmu-r.md has them all.
 """
 
 from __future__ import annotations
@@ -203,6 +203,7 @@ class FedASMUR(Algorithm):
     calibrate: bool = Field(True, description="a device's own mixture of classes is not for the network to learn")
     correction: Literal["none", "dynamic", "cached"] = Field("cached", description="of client drift")
     rho: float | None = Field(None, ge=0, le=1, description="strength of cached updates; none: found by itself")
+    stride: float = Field(1.0, ge=0, description="of cached updates: how much further to go where all devices agree")
     alpha: float = Field(0.1, ge=0, description="strength of the dynamic regulariser")
 
     effective_staleness: bool = Field(True, description="a rebased upload counts as less stale")
@@ -219,7 +220,7 @@ class FedASMUR(Algorithm):
 
     def corrected_by(self, federation: Federation) -> Correction:
         if self.correction == "cached":
-            return CachedUpdates(self.rho, federation)
+            return CachedUpdates(self.rho, self.stride, federation)
         return DynamicRegulariser(self.alpha, federation) if self.correction == "dynamic" else Uncorrected()
 
     def schedule(self, pace: Pace) -> Periodic:

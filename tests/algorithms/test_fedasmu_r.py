@@ -97,7 +97,7 @@ def test_a_slope_stays_between_0_and_1() -> None:
 
 def test_cached_updates_by_hand(tmp_path: Path) -> None:
     """Devices 0 and 1 pull apart by (2, 0) and (0, 2); their mean is (1, 1), and 0 comes again with (3, 1)."""
-    correction = CachedUpdates(0.5, federation(tmp_path))
+    correction = CachedUpdates(0.5, 0.0, federation(tmp_path))
     assert close(correction.corrected(0, vector(2.0, 0.0)), 2.0, 0.0)
     assert close(correction.corrected(1, vector(0.0, 2.0)), 0.0, 2.0)
     assert close(correction.corrected(0, vector(3.0, 1.0)), 2.5, 1.5)  # (3, 1) - 0.5 ((2, 0) - (1, 1))
@@ -105,11 +105,20 @@ def test_cached_updates_by_hand(tmp_path: Path) -> None:
     assert correction.slope.value == pytest.approx(2.0 / 2.0)  # <(2, 0), (1, -1)> over |(1, -1)|^2
 
 
+def test_the_stride_by_hand(tmp_path: Path) -> None:
+    """The same uploads: each counts what the mean is with it in it twice more; what is remembered has none of that."""
+    correction = CachedUpdates(0.5, 2.0, federation(tmp_path))
+    assert close(correction.corrected(0, vector(2.0, 0.0)), 6.0, 0.0)  # it is the mean
+    assert close(correction.corrected(1, vector(0.0, 2.0)), 2.0, 4.0)  # (0, 2) + 2 (1, 1)
+    assert close(correction.corrected(0, vector(3.0, 1.0)), 5.5, 4.5)  # (2.5, 1.5) + 2 (1.5, 1.5)
+    assert close(correction.mean_h, 1.5, 1.5)
+
+
 def test_what_devices_do_again_is_corrected_and_what_is_chance_is_not(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     own = torch.randn((4, 200), generator=generator)
     for spread, low, high in ((1.0, 0.85, 1.0), (0.0, 0.0, 0.15)):
-        correction = CachedUpdates(None, federation(tmp_path / str(spread)))
+        correction = CachedUpdates(None, 1.0, federation(tmp_path / str(spread)))
         for _ in range(30):
             for device in range(4):
                 noise = torch.randn(200, generator=generator) * (0.1 if spread else 1.0)
