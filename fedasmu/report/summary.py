@@ -40,6 +40,7 @@ def lines(result: Result) -> list[tuple[str, str]]:
             *([("  measured by", "the devices")] if run.get(f"{name}_by") == "devices" else []),
             (f"last {name}", f"{result.last_score:.4f}"),
             (f"best {name}{'' if result.metric.larger else ' (the least)'}", f"{result.best_score:.4f}"),
+            *_overfitting(result),
             *((f"{result.clock} to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
         ]
     return [
@@ -58,6 +59,13 @@ def lines(result: Result) -> list[tuple[str, str]]:
 
 def _averaged(evaluations: int) -> str:
     return f" (mean of the last {evaluations} evaluations)" if evaluations > 1 else ""
+
+
+def _overfitting(result: Result) -> list[tuple[str, str]]:
+    if result.overfit is None:
+        return []
+    uploads, least, last = result.overfit
+    return [(f"[yellow]  overfits after {uploads:,}: local.weight_decay?", f"test loss {least:.2f}, then {last:.2f}")]
 
 
 def _refusals(refused: int, uploads: int) -> list[tuple[str, str]]:

@@ -21,6 +21,23 @@ def test_only_simulated_time_is_called_virtual(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("test", "train", "found"),
+    [
+        ([*range(30, 10, -1), *range(10, 30)], [*range(60, 20, -1)], True),
+        ([*range(30, 10, -1), *range(10, 30)], [30.0] * 40, False),  # the devices' loss does not fall: no overfitting
+        ([*range(50, 10, -1)], [*range(60, 20, -1)], False),
+        ([*range(50, 12, -1), 12.5, 13.0], [*range(60, 20, -1)], False),  # it swings
+        ([3, 1, 2, 3], [4, 3, 2, 1], False),  # too few to tell
+    ],
+)
+def test_a_run_says_when_it_overfits(test: list[float], train: list[float], found: bool, tmp_path: Path) -> None:
+    result = made_run(tmp_path / "run", curve=[(100 * k, 0.5) for k in range(len(test) + 1)])
+    result.curve["loss"][1:], result.curve["train_loss"][1:] = test, train
+    assert (result.overfit is not None) == found
+    assert any("overfits after 20" in label for label, _ in lines(result)) == found
+
+
+@pytest.mark.parametrize(
     "curve",
     [
         [(0, 0.1), (199_000, 0.45), (200_000, 0.72)],  # both targets are reached at the very end
