@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedasmu.commands import say, show_grid
-from fedasmu.commands.study import Overwrite, Set, WorkerCount, report_failures, run_grid, study_workers
+from fedasmu.commands.grids import report_failures, run_grid, study_workers
+from fedasmu.commands.study import Overwrite, Set, WorkerCount
 from fedasmu.errors import UserError
 from fedasmu.settings.packaged import RECIPES
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedasmu.commands import AllowCode, console, loading, say, show_grid, worker_count
+from fedasmu.commands import AllowCode, say, show_grid
+from fedasmu.commands.grids import report_failures, run_grid, show, show_times, study_workers
 from fedasmu.commands.reporting import Reference
 from fedasmu.commands.running import Track
 from fedasmu.commands.watching import Watched, beside
-from fedasmu.errors import Interrupted, UserError
+from fedasmu.errors import UserError
 from fedasmu.settings.packaged import find
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from fedasmu.study.grid import Failures
     from fedasmu.study.variants import Variant
 
-NAMED = 6  # cells that a failure is told of by name
 COMPARE_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -176,17 +176,6 @@ def sweep(
     report_failures(failed)
 
 
-def study_workers(text: str) -> int | str:
-    """How many runs at once. What starts them begins to import now, beside this process."""
-    count = worker_count(text)
-    loading()
-    if isinstance(count, int):
-        from fedasmu.study.forking import start_method
-
-        start_method()
-    return count
-
-
 def _named(recipe: Path, methods: str | None, allow_code: bool) -> list[Variant]:
     from fedasmu.study import variants
     from fedasmu.study.cells import own_method
@@ -219,50 +208,3 @@ def seed_range(count: int, first: int) -> range:
     if count < 1 or first < 0:
         raise UserError(f"--seeds {count} --first-seed {first}: there must be at least one seed, from 0 on")
     return range(first, first + count)
-
-
-def run_grid(grid: list[Cell], workers: int | str, overwrite: bool = False) -> Failures:
-    """Run what is not finished."""
-    from fedasmu.study.board import Board
-    from fedasmu.study.grid import run
-
-    try:
-        return run(grid, workers, Board(console), overwrite)
-    except Interrupted:
-        say("stopped; everything so far is kept. The same command goes on from here.")
-        raise typer.Exit(130) from None
-
-
-def show(grid: list[Cell], reference: str = "") -> None:
-    from fedasmu.report.league import find, leagues
-    from fedasmu.report.lessons import lesson
-    from fedasmu.report.tables import main_table
-
-    directories = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
-    for league in leagues(find(directories, say), reference) if directories else []:
-        show_grid(main_table(league))
-        say(lesson(league))
-
-
-def show_times(grid: list[Cell]) -> None:
-    from fedasmu.report.times import times_table
-    from fedasmu.run.result import Result
-
-    runs: dict[str, list[Result]] = {}
-    for cell in grid:
-        if (cell.directory / "summary.json").is_file():
-            runs.setdefault(cell.label, []).append(Result(cell.directory))
-    show_grid(times_table(runs))
-
-
-def report_failures(failed: Failures) -> None:
-    """Each reason once. A cell that failed makes the exit code 1."""
-    reasons: dict[str, list[Cell]] = {}
-    for cell, reason in failed:
-        reasons.setdefault(reason.strip().splitlines()[-1], []).append(cell)
-    for reason, cells in reasons.items():
-        more = f"; and {len(cells) - NAMED} more" if len(cells) > NAMED else ""
-        named = "; ".join(map(str, cells[:NAMED]))
-        say(f"failed: {named}{more}: {reason} (all of it: {cells[0].directory / 'error.txt'})")
-    if failed:
-        raise typer.Exit(1)

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedasmu.errors import printable
+from fedasmu.report.overfitting import overfit
 from fedasmu.run.result import Result
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ def _averaged(evaluations: int) -> str:
 
 
 def _overfitting(result: Result) -> list[tuple[str, str]]:
-    if result.overfit is None:
+    found = overfit(result)
+    if found is None:
         return []
-    uploads, least, last = result.overfit
-    return [(f"[yellow]  overfits after {uploads:,}: local.weight_decay?", f"test loss {least:.2f}, then {last:.2f}")]
+    label = f"[yellow]  overfits after {found.uploads:,}: local.weight_decay?"
+    return [(label, f"test loss {found.least:.2f}, then {found.last:.2f}")]
 
 
 def _refusals(refused: int, uploads: int) -> list[tuple[str, str]]:

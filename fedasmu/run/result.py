@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 EVENTS = "events.jsonl"
-ENOUGH = 20  # evaluations, to tell a loss that rises from one that swings
-RISEN = 1.1  # times the least loss: beyond that it has risen
 SETTLED = 20  # evaluations that the final accuracy is the mean of, where there are four times as many
 
 
@@ -183,26 +181,6 @@ class Result:
     @property
     def best_score(self) -> float:
         return self.metric.best(self.scores)
-
-    @property
-    def overfit(self) -> tuple[int, float, float] | None:
-        """After how many uploads the test loss was least, that loss, and what has become of it.
-
-        None unless it has clearly risen while the devices' loss went on to fall. All of them are means of a tenth of
-        the evaluations.
-        """
-        trained = self.curve["version"] > 0
-        if trained.sum() < ENOUGH:
-            return None
-        width = int(trained.sum()) // 10
-        test, train, uploads = (
-            np.convolve(self.curve[name][trained], np.full(width, 1 / width), "valid")
-            for name in ("loss", "train_loss", "uploads")
-        )
-        least = int(np.argmin(test))
-        if test[-1] <= RISEN * test[least] or not train[-1] < train[least]:
-            return None
-        return round(uploads[least]), float(test[least]), float(test[-1])
 
     def time_to(self, target: float) -> float | None:
         """Virtual seconds until an evaluation was first as good as this; None if none did."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu.report.overfitting import overfit
 from fedasmu.report.summary import lines
 from fedasmu.storage.record import SERVED
 from helpers.made_runs import made_run
@@ -33,7 +34,7 @@ def test_only_simulated_time_is_called_virtual(tmp_path: Path) -> None:
 def test_a_run_says_when_it_overfits(test: list[float], train: list[float], found: bool, tmp_path: Path) -> None:
     result = made_run(tmp_path / "run", curve=[(100 * k, 0.5) for k in range(len(test) + 1)])
     result.curve["loss"][1:], result.curve["train_loss"][1:] = test, train
-    assert (result.overfit is not None) == found
+    assert (overfit(result) is not None) == found
     assert any("overfits after 20" in label for label, _ in lines(result)) == found
 
 
