@@ -119,7 +119,7 @@ def best(results: Sequence[Tried]) -> dict[str, list[str]]:
 
 
 def at_an_edge(results: Sequence[Tried]) -> list[str]:
-    """Of the best settings, the numbers that are the least or the largest of those that were tried."""
+    """Of the best settings, the numbers that are the least or the largest that were tried. Beyond 0 is nothing."""
     keys = list(dict.fromkeys(key_of(change) for one in results for change in one.changes))
     values: dict[tuple[str, str], set[float]] = defaultdict(set)
     for one in results:
@@ -130,7 +130,7 @@ def at_an_edge(results: Sequence[Tried]) -> list[str]:
         f"{one.method}: {key} = {value:g} is the {'least' if value == min(tried) else 'largest'} that was tried"
         for one in sorted(firsts.values(), key=results.index)
         for key, value in _numbers(one, keys)
-        if len(tried := values[one.method, key]) > 1 and value in (min(tried), max(tried))
+        if len(tried := values[one.method, key]) > 1 and value in {min(tried), max(tried)} - {0}
     ]
 
 

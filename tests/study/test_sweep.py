@@ -71,9 +71,10 @@ def test_a_sweep_goes_on_from_what_an_earlier_one_found(recipe: Path) -> None:
     assert (config["local"]["lr"], config["local"]["weight_decay"]) == (0.05, 0.5)
 
 
-def tried(tmp_path: Path, name: str, accuracy: float) -> sweep.Tried:
-    result = made_run(tmp_path / name / "seed-0", "fedasync", curve=[(0, accuracy)], overrides=[f"local.lr={name}"])
-    return sweep.Tried("fedasync", (f"local.lr={name}",), Standing(name, (Run(result, name),)))
+def tried(tmp_path: Path, value: str, accuracy: float, key: str = "local.lr") -> sweep.Tried:
+    change = f"{key}={value}"
+    result = made_run(tmp_path / value / "seed-0", "fedasync", curve=[(0, accuracy)], overrides=[change])
+    return sweep.Tried("fedasync", (change,), Standing(value, (Run(result, value),)))
 
 
 def test_the_best_is_the_first_of_its_method(tmp_path: Path) -> None:
@@ -129,3 +130,8 @@ def test_a_best_at_the_edge_of_its_grid_is_pointed_out(tmp_path: Path) -> None:
     as_it_is = replace(results[2], changes=())
     assert sweep.at_an_edge([results[0], as_it_is]) == sweep.at_an_edge(results), "the recipe's own was tried too"
     assert sweep.at_an_edge([as_it_is, results[0]]) == ["fedasync: local.lr = 0.01 is the least that was tried"]
+    decays = [
+        tried(tmp_path / "decay", name, score, "local.weight_decay") for name, score in (("0", 0.9), ("0.1", 0.8))
+    ]
+    assert sweep.at_an_edge(decays) == [], "beyond 0 is nothing"
+    assert sweep.at_an_edge(decays[::-1]) == ["fedasync: local.weight_decay = 0.1 is the largest that was tried"]
