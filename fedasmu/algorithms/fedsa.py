@@ -14,7 +14,6 @@ from pydantic import Field
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
 from fedasmu.algorithms.fedasync import polynomial
-from fedasmu.algorithms.port import EpochsNote
 from fedasmu.encoding.note import of_table, table
 from fedasmu.protocol import Memory, Model, Report, Session, Task, Train, Trained, Upload, Workload
 from fedasmu.schedule import Periodic
@@ -41,6 +40,13 @@ class FactorsBrief:
 
     epoch_factor: float
     lr_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsNote:
+    """What a device says beside its model. It is for the record: no weight depends on it."""
+
+    epochs: int | None = None  # that it has done
 
 
 class TwoStages(Aggregator):

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from fedasmu.algorithms.asyncpart import participation
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
-from fedasmu.algorithms.fedsa import Directed, FactorsBrief
-from fedasmu.algorithms.port import EpochsNote
+from fedasmu.algorithms.fedsa import Directed, EpochsNote, FactorsBrief
 from fedasmu.encoding.note import table
 from fedasmu.protocol import Model, Upload
 from fedasmu.schedule import Periodic

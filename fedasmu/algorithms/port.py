@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,23 +31,24 @@ def agreement(current: Model, upload: Upload, trainable: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochsNote:
+class StepsNote:
     """What a device says beside its model. It is for the record: no weight depends on it."""
 
-    epochs: int | None = None  # that it has done
+    steps: int | None = None  # that it has done
 
 
 class Weigh(Aggregator):
     """w <- w + sum_k v_k delta_k."""
 
-    note_type = EpochsNote
+    note_type = StepsNote
 
     def __init__(self, settings: Port, federation: Federation) -> None:
         self.settings, self.examples, self.trainable = settings, federation.examples, federation.trainable
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         values = [self._importance(current, upload) for upload in uploads]
-        weights = [value / sum(values) for value in values]
+        whole = min(1.0, len(uploads) / self.settings.minimum)  # a left-over upload counts as it would among others
+        weights = [whole * value / sum(values) for value in values]
         update = displacement(uploads, weights)
         return Aggregate(stepped(current, update, uploads, weights, self.trainable), weights)
 
@@ -57,18 +59,25 @@ class Weigh(Aggregator):
         return importance(examples, delay, cosine, settings.bound, settings.staleness, settings.similarity)
 
 
+def cuts(work: Workload) -> list[int]:
+    """The steps after which a device looks whether it is called in: the end of every epoch, and where there are fewer
+    than three, within them too. A task of one epoch could not be called in at all: the server would wait for its end.
+    """
+    parts = min(work.steps, work.epochs * math.ceil(3 / work.epochs))
+    return [work.steps * part // parts for part in range(1, parts + 1)]
+
+
 class Interruptible(Learner):
-    """Local SGD, epoch by epoch: when the server calls, the device delivers the epochs that it has finished."""
+    """Local SGD, part by part: when the server calls, the device delivers the parts that it has finished."""
 
     def train(self, task: Task, work: Workload, memory: Memory) -> Session:
-        vector, loss, epochs = task.model.vector, 0.0, 0
-        for epoch in range(work.epochs):
-            steps = range(epoch * work.steps_per_epoch, (epoch + 1) * work.steps_per_epoch)
-            trained: Trained = yield Train(vector, steps, task.lr)
-            vector, loss, epochs = trained.vector, loss + trained.loss, epoch + 1
-            if epochs < work.epochs and (yield Poll()):
+        vector, loss, done = task.model.vector, 0.0, 0
+        for cut in cuts(work):
+            trained: Trained = yield Train(vector, range(done, cut), task.lr)
+            vector, loss, done = trained.vector, loss + trained.loss * (cut - done), cut
+            if done < work.steps and (yield Poll()):
                 break
-        return Report(vector, work.examples, loss / epochs, table(EpochsNote(epochs)))
+        return Report(vector, work.examples, loss / done, table(StepsNote(done)))
 
 
 class Port(Algorithm):
@@ -78,7 +87,7 @@ class Port(Algorithm):
     kind = "buffered"
     name: str = "port"
     minimum: int = Field(5, ge=1, description="K_min: uploads to an aggregation, at least")
-    bound: int = Field(10, ge=1, description="B: the delay beyond which a device is called in at its next epoch")
+    bound: int = Field(10, ge=1, description="B: the delay beyond which a device is called in")
     staleness: float = Field(3.0, gt=0, description="c_s: what freshness counts for")
     similarity: float = Field(1.0, ge=0, description="c_c: what agreement with the server's own movement counts for")
     urgent: bool = Field(True, description="call in devices that lag; otherwise only weigh")

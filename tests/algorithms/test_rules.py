@@ -133,7 +133,7 @@ def test_port_weighs_by_staleness_and_direction(tmp_path: Path) -> None:
     against = upload(base, -3, 0, staleness=3)  # 10 examples, delay 2, cosine -1: 10 (3 * 10/12 + 0) = 25
     along = upload(base, 4, 0, staleness=3)  # cosine 1: 10 (2.5 + 1) = 35
     fresh = upload(w, 1, -1, device=3)  # 40 examples, delay 0: 40 (3 + 1) = 160
-    result = port.Port().aggregator(federation(tmp_path)).aggregate(w, [against, along, fresh])
+    result = port.Port(minimum=3).aggregator(federation(tmp_path)).aggregate(w, [against, along, fresh])
     assert result.weights == pytest.approx([25 / 220, 35 / 220, 160 / 220])
     assert close(result.vector, 2 + (-75 + 140 - 160) / 220, -160 / 220)
 
@@ -141,6 +141,23 @@ def test_port_weighs_by_staleness_and_direction(tmp_path: Path) -> None:
 def test_port_takes_a_delay_of_one_for_agreement() -> None:
     assert port.agreement(model(1, 2, 0), upload(model(0, 0, 0), -1, 0, staleness=2), 2) == 1.0
     assert port.agreement(model(2, 2, 0), upload(model(0, 0, 0), -1, 0, staleness=3), 2) == pytest.approx(-1.0)
+
+
+def test_port_counts_a_left_over_upload_as_one_of_a_full_buffer(tmp_path: Path) -> None:
+    w = model(2, 2, 0)
+    result = port.Port(minimum=4).aggregator(federation(tmp_path)).aggregate(w, [upload(w, 1, -1)])
+    assert result.weights == [0.25]
+    assert close(result.vector, 1.75, -0.25)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "looks"),
+    [(1, [2, 5, 8]), (2, [4, 8, 12, 16]), (3, [8, 16, 24]), (4, [8, 16, 24, 32])],
+)
+def test_port_can_be_called_in_twice_in_the_shortest_task(epochs: int, looks: list[int]) -> None:
+    assert port.cuts(Workload(examples=128, batch=16, epochs=epochs)) == looks
+    assert port.cuts(Workload(examples=20, batch=10, epochs=1)) == [1, 2]
+    assert port.cuts(Workload(examples=5, batch=10, epochs=1)) == [1]
 
 
 def test_port_delivers_early_when_called() -> None:
@@ -154,7 +171,7 @@ def test_port_delivers_early_when_called() -> None:
     assert (first.steps, second.steps, second.vector.tolist()) == (range(2), range(2, 4), [1.0, 1.0])
     report = under_way.reply(Trained(torch.full((2,), 2.0), 0.2))
     assert isinstance(report, Report)
-    assert (report.vector.tolist(), report.note) == ([2.0, 2.0], {"epochs": 2})
+    assert (report.vector.tolist(), report.note) == ([2.0, 2.0], {"steps": 4})
     assert under_way.polls == [False, True]
     assert report.loss == pytest.approx(0.3)
 
