@@ -28,11 +28,11 @@ class Gain:
     """What one pair of methods says about a claim."""
 
     value: float  # over the seeds that both were run on; NaN where neither reached the target
-    by_seed: tuple[float, ...] = ()  # how far above 0, the claim's own bound, it is on each of them; NaN: not known
+    by_seed: tuple[float, ...] = ()  # what is tested: above 0 where a seed is for the claim; NaN: it does not say
 
     @property
     def sign(self) -> int:
-        """1: above the claim's bound, -1: below it, 0: the seeds do not tell."""
+        """1: for the claim, -1: against it, 0: the seeds do not tell."""
         return decided([value for value in self.by_seed if not math.isnan(value)])
 
 
@@ -49,7 +49,7 @@ class Judgement:
     def __str__(self) -> str:
         if not self.known:
             return "no answer" if self.gains else "not run"
-        worst = min(gain.sign for gain in self.known)
+        worst = min(gain.sign for gain in self.gains)
         return {1: "holds", 0: "undecided", -1: "does not hold"}[worst]
 
 
@@ -89,30 +89,28 @@ def _gain(claim: Claim, better: Standing, worse: Standing, target: float) -> Gai
     mine, theirs = zip(*pairs, strict=True)
     if claim.measure == "time":
         medians = (statistics.median(_never(one.time_to(target)) for one in each) for each in (mine, theirs))
-        return Gain(gain("time", *medians), tuple(saved(*pair, target) for pair in pairs))
+        return Gain(gain("time", *medians), tuple(haste(*pair, target) for pair in pairs))
     means = (statistics.fmean(one.score for one in each) for each in (mine, theirs))
     return Gain(gain("accuracy", *means), tuple(gain("accuracy", one.score, other.score) for one, other in pairs))
 
 
-def saved(better: Result, worse: Result, target: float) -> float:
-    """Percent of the time, on one seed. A run that never got there needs longer than it lasted: so much at the least.
+def haste(better: Result, worse: Result, target: float) -> float:
+    """log(theirs / mine) on one seed: percent of the time would make one slow seed count for more than one quick one.
 
-    NaN: neither got there, or the one that did not had ended before the other one was there.
+    A run that never got there needs longer than it lasted: so much at the least. NaN: neither got there, or the one
+    that did not had ended before the other one was there.
     """
-    mine, theirs = better.time_to(target), worse.time_to(target)
+    mine, theirs = (one.time_to(target) for one in (better, worse))
     if mine is None and theirs is None:
         return math.nan
-    if theirs is None:
-        least = gain("time", _never(mine), _lasted(worse))
-        return least if least > 0 else math.nan
-    if mine is None:
-        most = gain("time", _lasted(better), theirs)
-        return most if most < 0 else math.nan
-    return gain("time", mine, theirs)
+    longer = math.log(_at_least(worse, theirs) / _at_least(better, mine))
+    known = longer < 0 if mine is None else longer > 0 if theirs is None else True
+    return longer if known else math.nan
 
 
-def _lasted(result: Result) -> float:
-    return float(result.curve["time"][-1])
+def _at_least(result: Result, time: float | None) -> float:
+    """In seconds; a model that was there before its training began is there after next to none."""
+    return max(1e-9, float(result.curve["time"][-1]) if time is None else time)
 
 
 def _never(time: float | None) -> float:
@@ -128,10 +126,10 @@ def _pairs(one: Standing, other: Standing) -> list[tuple[Result, Result]]:
 def verdict_table(judged: Sequence[Judgement]) -> Grid:
     rows = tuple(_row(verdict) for verdict in judged)
     note = (
-        "Gains in points of accuracy, or in percent of the time saved; never: the other one did not reach the target. "
-        "Undecided: a t-test over the seeds (5 %) does not tell some pair's gain from 0, or there is one seed only; "
-        "in it a run that never got there counts as if it had at its end. "
-        "No answer: neither reached the target."
+        "Gains in points of accuracy, or in percent of the time saved; never: on most seeds the other one did not "
+        "reach the target. Undecided: a t-test over the seeds (5 %; of times, of their logarithms) does not tell some "
+        "pair's gain from 0, neither of some pair got there, or there is one seed only; in it a run that never got "
+        "there counts as if it had at its end. No answer: neither reached the target."
     )
     return Grid("The paper's claims", ("claim", "paper", "ours", "verdict"), rows, note)
 

@@ -34,8 +34,8 @@ def cell(study: Study, name: str, part: Part, league: League) -> Grid:
         *(f"{what}{unit}" for unit in (", points", ", % of time") for what in ("paper", "fedasmu", OURS)),
     )
     note = (
-        "never: the other one did not reach the target, and counts as if it had at its end; never itself: only the "
-        "other one did."
+        "never: on most seeds the other one did not reach the target, and counts as if it had at its end; never "
+        "itself: only the other one did."
     )
     return Grid(f"{titled(part, league)}: ahead by", header, tuple(rows), note)
 
