@@ -29,16 +29,10 @@ def decided(values: Sequence[float]) -> int:
     return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
 
 
-def differ(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether two methods differ beyond the seeds' noise: a paired t-test, value by value of the same seed."""
-    return decided([x - y for x, y in zip(a, b, strict=True)]) != 0
-
-
-def tied(one: Standing, other: Standing) -> bool:
-    """Whether two seeds or more speak of both, and do not tell them apart by their final score."""
+def apart(one: Standing, other: Standing) -> list[float]:
+    """By how much their final scores differ on each of the seeds that both were run on."""
     mine, theirs = ({run.seed: run.result.score for run in each.runs} for each in (one, other))
-    common = sorted(mine.keys() & theirs.keys())
-    return len(common) > 1 and not differ([mine[seed] for seed in common], [theirs[seed] for seed in common])
+    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
 
 
 def noise(league: League) -> float:
@@ -57,12 +51,18 @@ def ranked(league: League) -> list[Standing]:
 
 
 def leaders(league: League) -> list[Standing]:
-    """The best method, and those that cannot be told from it; nobody leads by a single seed.
+    """The best method, and those that the seeds do not tell from it; nobody leads by a single seed.
 
-    Two seeds alone tell next to nothing apart, however far: what all methods' seeds call no noise is no tie either.
+    Two seeds alone tell next to nothing apart, however far: there, what all methods' seeds call no noise is no tie.
     """
     first, least = ranked(league)[0], noise(league)
-    return [one for one in ranked(league) if tied(first, one) and abs(first.score - one.score) <= least]
+
+    def told(other: Standing) -> bool:
+        values = apart(first, other)
+        beyond = len(values) == 2 and abs(first.score - other.score) > least
+        return decided(values) != 0 or beyond
+
+    return [one for one in ranked(league) if one is first or not told(one)] if len(first.runs) > 1 else []
 
 
 def few(league: League) -> list[Standing]:
@@ -136,7 +136,9 @@ def _time(league: League) -> str:
 
 
 def _noise(league: League) -> str:
-    least = noise(league)
+    least, most = noise(league), max(len(one.runs) for one in league.standings)
     if math.isnan(least):
         return "One seed each: what is noise cannot be told."
+    if most > 2:  # enough for the t-test by which they are told apart, seed by seed
+        return ""
     return f"Differences below {_apart(league, least)} are within the noise of the seeds."
