@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedasmu.report.league import League
-from fedasmu.report.standing import Standing
+from fedasmu.report.standing import Reach, Standing
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,10 @@ def main_table(league: League) -> Grid:
 
 
 def _note(league: League, when: str) -> str:
-    """What the table's columns are, as far as it has them."""
-    most = max(len(standing.runs) for standing in league.standings)
-    fewer = ", ".join(f"{one.label} {len(one.runs)}" for one in league.standings if len(one.runs) < most)
-    several = most > 1
-    seeds = f"Means over {most} seeds" + f" ({fewer})" * bool(fewer) if several else "One seed"
+    """What the table's columns are, as far as it has them, and what makes its rows unequal."""
+    several = any(len(standing.runs) > 1 for standing in league.standings)
     note = (
-        f"{seeds}; {_judged(league)}: {settled(league.standings)}"
+        f"{seeds_of(league)}; {_judged(league)}: {settled(league.standings)}"
         f"{', ± standard deviation' if several else ''}; {when}: the same at that virtual time, which all runs "
         "reached; last: the last evaluation alone."
     )
@@ -115,7 +113,25 @@ def _note(league: League, when: str) -> str:
         note += f" Times: {'median ' * several}virtual seconds{compared if len(league.standings) > 1 else ''}."
     if any(standing.mean("refused") for standing in league.standings):
         note += " Refused: uploads that the server could not use, most often because training diverged (local.lr)."
+    uploads = [count for standing in league.standings for count in standing.values("uploads")]
+    if min(uploads) < 0.95 * max(uploads):  # a whole round may be a little more than was asked for
+        note += f" Not of equal length: runs ended after {min(uploads):,.0f} to {max(uploads):,.0f} uploads."
+    engines = Counter(str(run.result.summary.get("engine")) for one in league.standings for run in one.runs)
+    if len(engines) > 1:
+        note += f" Engines of the runs: {', '.join(f'{name} ({count})' for name, count in engines.most_common())}."
     return note
+
+
+def seeds_of(league: League) -> str:
+    """How many, and who has fewer or others."""
+    seeds = {one.label: [run.seed for run in one.runs] for one in league.standings}
+    usual = max(seeds.values(), key=len)
+    fewer = [
+        f"{label} {len(each)}" if set(each) < set(usual) else f"{label}: seeds {', '.join(map(str, each))}"
+        for label, each in seeds.items()
+        if each != usual
+    ]
+    return (f"Means over {len(usual)} seeds" if len(usual) > 1 else "One seed") + f" ({'; '.join(fewer)})" * bool(fewer)
 
 
 def _judged(league: League) -> str:
@@ -168,13 +184,16 @@ def communication_table(league: League) -> Grid:
 
 
 def _time(league: League, standing: Standing, target: float) -> str:
-    reach = standing.reach(target)
-    some = "" if reach.reached in (0, reach.seeds) else f"{reach.reached} of {reach.seeds} seeds"
-    if not math.isfinite(reach.median):
-        return some or "not reached"
     factor = league.times_as_long(standing, target)
     compared = f" ({factor:.2f}x)" if standing is not league.reference and math.isfinite(factor) else ""
-    return f"{reach.median:,.0f}{compared}{', ' if some else ''}{some}"
+    return reached(standing.reach(target), compared) or "not reached"
+
+
+def reached(reach: Reach, compared: str = "") -> str:
+    """The median time, and on how many of the seeds where not on all; empty: on none."""
+    times = [f"{reach.median:,.0f}{compared}"] if math.isfinite(reach.median) else []
+    some = [] if reach.reached in (0, reach.seeds) else [f"{reach.reached} of {reach.seeds} seeds"]
+    return ", ".join([*times, *some])
 
 
 def plus_minus(value: float, spread: float) -> str:

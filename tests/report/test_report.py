@@ -221,3 +221,12 @@ def test_a_method_with_fewer_seeds_is_named(tmp_path: Path) -> None:
             made_run(tmp_path / method / f"seed-{seed}", method, seed)
     (found,) = leagues(find([tmp_path]))
     assert tables.main_table(found).note.startswith("Means over 2 seeds (fedbuff 1); accuracy: ")
+
+
+def test_a_table_says_what_makes_its_rows_unequal(tmp_path: Path) -> None:
+    made_run(tmp_path / "fedasmu/seed-0", "fedasmu", 0, uploads=1160, engine="native")
+    made_run(tmp_path / "fedbuff/seed-0", "fedbuff", 0, uploads=5000, engine="PyTorch")
+    (found,) = leagues(find([tmp_path]))
+    note = tables.main_table(found).note
+    assert "Not of equal length: runs ended after 1,160 to 5,000 uploads." in note
+    assert "Engines of the runs: native (1), PyTorch (1)." in note
