@@ -11,7 +11,7 @@ import typer
 
 from fedasmu.commands import say, show_grid
 from fedasmu.commands.grids import report_failures, run_grid, study_workers
-from fedasmu.commands.study import Overwrite, Set, WorkerCount
+from fedasmu.commands.study import Overwrite, Set, WorkerCount, found_before, show_tuned
 from fedasmu.errors import UserError
 from fedasmu.settings.packaged import RECIPES
 
@@ -86,7 +86,7 @@ def reproduce(
         return
     count = study_workers(workers)
     from fedasmu.study import reproduce as studied
-    from fedasmu.study import spaces, sweep, versus
+    from fedasmu.study import spaces, variants, versus
     from fedasmu.study.studies import BUDGETS, STUDIES
 
     if tune:
@@ -95,7 +95,8 @@ def reproduce(
     spend = spend if seeds is None else replace(spend, seeds=seeds)
     out = out or Path("runs") / f"reproduce-{budget}"
     names = [name.strip() for name in only.split(",") if name.strip()]
-    best = {} if tuned is None else dict.fromkeys((part.title for part in chosen.parts), sweep.read(tuned))
+    before = found_before(tuned, variants.read(chosen.methods), allow_code=False)
+    best = dict.fromkeys((part.title for part in chosen.parts), before)
     plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], best)
     say(f"{study}: {chosen.about}. Budget {budget}: {plan.spent}.")
     for part, reason in plan.left_out.items():
@@ -127,8 +128,7 @@ def _tuned(
     for part, grid in plan.cells.items():
         recipe, folder, uploads = RECIPES / f"{part.recipe}.toml", out / part.title, grid[0].config.stop.uploads
         results = tuned(recipe, methods, uploads, folder, [*part.changes, *overrides], trials, run)
-        show_grid(sweep.table(results))
-        say(f"best settings: {sweep.write(results, part.recipe, folder)}")
+        show_tuned(results, part.recipe, folder)
         best[part.title] = sweep.best(results)
     return best
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,7 @@ from fedasmu.settings.packaged import find
 if TYPE_CHECKING:
     from fedasmu.study.cells import Cell
     from fedasmu.study.grid import Failures
+    from fedasmu.study.sweep import Tried
     from fedasmu.study.variants import Variant
 
 COMPARE_EXAMPLES = """
@@ -91,7 +93,7 @@ def compare(
     check_known(track or [])
     chosen = _crossed(_named(path, methods, allow_code), vary or [], "--vary")
     out = out or Path("runs") / f"compare-{path.stem}"
-    found = for_each(chosen, _found_before(tuned, chosen, allow_code))
+    found = for_each(chosen, found_before(tuned, chosen, allow_code))
     grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
     grid = [replace(cell, track=tuple(track or [])) for cell in grid]
     labels = [one.label for one in chosen]
@@ -158,7 +160,7 @@ def sweep(
     from fedasmu.study import variants
 
     named = _named(path, methods, allow_code)
-    known = variants.starting_from(_found_before(tuned, named, allow_code), named)
+    known = variants.starting_from(found_before(tuned, named, allow_code), named)
     chosen = _crossed(known, grid or [], "--grid")
     out = out or Path("runs") / f"sweep-{path.stem}"
     seed_list = seed_range(seeds, first_seed)
@@ -169,11 +171,18 @@ def sweep(
 
     results = tuning.swept(path, chosen, seed_list, out, overrides or [], trials, run, budget, allow_code)
     if results:
-        show_grid(tuning.table(results))
-        for edge in tuning.at_an_edge(results):
-            say(f"{edge}: a better one may lie beyond")
-        say(f"best settings: {tuning.write(results, recipe, out)}")
+        show_tuned(results, recipe, out)
     report_failures(failed)
+
+
+def show_tuned(results: Sequence[Tried], recipe: str, out: Path) -> None:
+    """What a sweep found, and where it is written."""
+    from fedasmu.study import sweep
+
+    show_grid(sweep.table(results))
+    for edge in sweep.at_an_edge(results):
+        say(f"{edge}: a better one may lie beyond")
+    say(f"best settings: {sweep.write(results, recipe, out)}")
 
 
 def _named(recipe: Path, methods: str | None, allow_code: bool) -> list[Variant]:
@@ -192,7 +201,7 @@ def _crossed(named: list[Variant], axes: list[str], option: str) -> list[Variant
     return variants.crossed(named, [variants.axis(text, option) for text in axes], option)
 
 
-def _found_before(tuned: Path | None, chosen: list[Variant], allow_code: bool) -> dict[str, list[str]]:
+def found_before(tuned: Path | None, chosen: list[Variant], allow_code: bool) -> dict[str, list[str]]:
     """The best settings of an earlier sweep. Whom it has none for is told."""
     from fedasmu.study.sweep import read
 

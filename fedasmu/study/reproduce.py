@@ -11,13 +11,15 @@ from pathlib import Path
 from fedasmu import data
 from fedasmu.errors import UserError
 from fedasmu.report.league import League, find, leagues
-from fedasmu.report.tables import Grid, plus_minus
+from fedasmu.report.standing import Standing
+from fedasmu.report.tables import Grid, plus_minus, reached, seeds_of
 from fedasmu.settings.recipe import key_of, load
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells
 from fedasmu.study.judging import Found, target_of
-from fedasmu.study.paper import Printed, printed
+from fedasmu.study.paper import printed
 from fedasmu.study.studies import Budget, Part, Study
+from fedasmu.study.sweep import for_each
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,14 @@ def plan(
     recipes: Path,
     out: Path,
     overrides: Sequence[str],
-    tuned: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    tuned: Mapping[str, Mapping[str, list[str]]] | None = None,
 ) -> Plan:
     """`tuned`: the best settings of each method, by the title of a part."""
     known = [part.title for part in study.parts]
     for name in only:
         if name not in known:
             raise UserError(f"--only {name}: this study has: {', '.join(known)}")
-    made = Plan({}, {})
+    made, methods = Plan({}, {}), variants.read(study.methods)
     asked = any(key_of(text) == "stop.uploads" for text in overrides)  # then that many it is
     for part in study.parts:
         share, path = 1.0 if asked else budget.share(part.recipe), recipes / f"{part.recipe}.toml"
@@ -64,12 +66,12 @@ def plan(
         # Studies that have a part in common share its runs: the directory says nothing about the study.
         made.cells[part] = cells(
             path,
-            variants.read(study.methods),
+            methods,
             range(budget.seeds),
             out / part.title,
             [*part.changes, *overrides],
             share,
-            (tuned or {}).get(part.title),
+            for_each(methods, (tuned or {}).get(part.title, {})),
         )
     return made
 
@@ -110,22 +112,24 @@ def titled(part: Part, league: League) -> str:
 def beside(study: Study, name: str, part: Part, league: League) -> Grid:
     """One part: ours beside the paper's. Times can be compared as multiples of FedASMU's only: the clocks differ."""
     target = target_of(study, league)
-    ours = {one.label: Printed(one.score, one.reach(target).median) for one in league.standings}
+    ours = {one.label: one.reach(target).median for one in league.standings}
     theirs = printed(name).get(part.recipe, {})
+    times = {label: one.time for label, one in theirs.items()}
     rows = []
     for one in league.standings:
-        row = [one.label, plus_minus(one.score, one.spread), *_times(one.label, ours)]
-        if theirs:
-            row += (
-                [f"{theirs[one.label].accuracy:.4f}", *_times(one.label, theirs)] if one.label in theirs else [""] * 3
-            )
+        row = [one.label, plus_minus(one.score, one.spread), reached(one.reach(target)) or "/", _multiple(one, ours)]
+        if one.label in theirs:
+            time = f"{times[one.label]:,.0f}" if math.isfinite(times[one.label]) else "/"
+            row += [f"{theirs[one.label].accuracy:.4f}", time, _multiple(one, times)]
+        elif theirs:
+            row += [""] * 3
         rows.append(tuple(row))
     head = ("accuracy", f"s to {target:g}", "x fedasmu")
-    return Grid(titled(part, league), ("method", *head, *(f"paper: {what}" for what in head if theirs)), tuple(rows))
+    columns = ("method", *head, *(f"paper: {what}" for what in head if theirs))
+    return Grid(titled(part, league), columns, tuple(rows), seeds_of(league))
 
 
-def _times(label: str, column: dict[str, Printed]) -> tuple[str, str]:
-    """Seconds, and how many times FedASMU's."""
-    mine, first = column[label].time, column["fedasmu"].time if "fedasmu" in column else math.nan
-    both = math.isfinite(mine) and math.isfinite(first)
-    return f"{mine:,.0f}" if math.isfinite(mine) else "/", f"{mine / first:.2f}" if both else ""
+def _multiple(one: Standing, times: Mapping[str, float]) -> str:
+    """How many times as long as FedASMU."""
+    mine, first = times[one.label], times.get("fedasmu", math.nan)
+    return f"{mine / first:.2f}" if math.isfinite(mine) and math.isfinite(first) else ""

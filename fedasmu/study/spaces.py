@@ -96,7 +96,7 @@ def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:
     own = {key: values for key, values in space.items() if f"algorithm.{key}" not in said}
     defaults = tuple(method.model_fields[key].default for key in own)
     combinations = [values for values in itertools.product(*own.values()) if values != defaults]
-    combinations.sort(key=lambda values: derive(0, "trial", variant.label, *map(str, values)))
+    combinations.sort(key=lambda values: derive(0, "trial", method.names()[0], *map(str, values)))
     return [
         tuple((f"algorithm.{key}", f"{value:g}") for key, value in zip(own, values, strict=True))
         for values in combinations

@@ -96,6 +96,12 @@ def test_verdicts_by_hand(tmp_path: Path) -> None:
     low = made_league(tmp_path / "low", fedasmu=[0.2, 0.2], fedavg=[0.1, 0.1])
     assert verdict(accuracy, low) == "holds"
     assert verdict(time, low) == "no answer"
+    for seed in range(2):
+        made_run(tmp_path / f"told/fedasmu/seed-{seed}", "fedasmu", seed, [(0, 0.1), (50, 0.6), (200, 0.6)])
+        made_run(tmp_path / f"told/fedavg/seed-{seed}", "fedavg", seed, [(0, 0.1), (100, 0.6), (200, 0.6)])
+    (told,) = leagues(find([tmp_path / "told"]))
+    assert verdict(time, told) == "holds"
+    assert verdict(time, told, low) == "undecided"  # a pair that gives no answer is none that holds
     never = made_league(tmp_path / "never", fedasmu=[0.6, 0.7], fedavg=[0.1, 0.1])
     assert verdict(time, never) == "undecided"  # it alone got there, when the others ended
     half = made_league(tmp_path / "half", fedasmu=[0.6, 0.2, 0.6], fedavg=[0.1, 0.7, 0.1])
@@ -118,12 +124,13 @@ def test_a_run_that_never_got_there_took_longer_than_it_lasted(tmp_path: Path) -
     slow = made_run(tmp_path / "slow", curve=[(0, 0.1), (300, 0.5), (400, 0.5)])
     never = made_run(tmp_path / "never", curve=[(0, 0.1), (400, 0.4)])
     short = made_run(tmp_path / "short", curve=[(0, 0.1), (50, 0.4)])
-    assert judging.saved(quick, slow, 0.5) == pytest.approx(100 * (1 - 100 / 300))
-    assert judging.saved(quick, never, 0.5) == pytest.approx(75.0)  # at the least
-    assert judging.saved(never, quick, 0.5) == pytest.approx(-300.0)  # at the most
-    assert math.isnan(judging.saved(quick, short, 0.5))  # which ended before, and might have been quicker still
-    assert math.isnan(judging.saved(short, quick, 0.5))
-    assert math.isnan(judging.saved(never, short, 0.5))
+    assert judging.haste(quick, slow, 0.5) == pytest.approx(math.log(3))
+    assert judging.haste(slow, quick, 0.5) == -judging.haste(quick, slow, 0.5)  # whoever is called the better one
+    assert judging.haste(quick, never, 0.5) == pytest.approx(math.log(4))  # at the least
+    assert judging.haste(never, quick, 0.5) == pytest.approx(-math.log(4))  # at the most
+    assert math.isnan(judging.haste(quick, short, 0.5))  # which ended before, and might have been quicker still
+    assert math.isnan(judging.haste(short, quick, 0.5))
+    assert math.isnan(judging.haste(never, short, 0.5))
 
 
 def test_a_gain_is_of_the_seeds_that_both_have(tmp_path: Path) -> None:
@@ -136,11 +143,23 @@ def test_a_gain_is_of_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert [one.value for one in judged.gains] == pytest.approx([1.0])
 
 
+def test_what_was_found_for_a_method_holds_for_its_settings_too(tmp_path: Path) -> None:
+    tuned = {"lenet-fashion-mnist": {"fedasmu": ["local.lr=0.09"]}}
+    study = Study("by hand", "fedasmu,fedasmu(lambda0=2),fedavg", (Part("lenet-fashion-mnist"),))
+    plan = reproduce.plan(study, BUDGETS["small"], [], RECIPES, tmp_path, ["data.name=fashion-mnist-small"], tuned)
+    rates = {cell.label: cell.config.local.lr for cell in plan.all_cells}
+    assert (rates["fedasmu"], rates["fedasmu-lambda0-2"]) == (0.09, 0.09)
+    assert rates["fedavg"] == load(RECIPES / "lenet-fashion-mnist.toml").local.lr
+
+
 def test_ours_beside_the_papers(tmp_path: Path) -> None:
     found = made_league(tmp_path, fedasmu=[0.6], fedavg=[0.5])
     study, part = STUDIES["table2"], STUDIES["table2"].parts[-1]
     grid = reproduce.beside(study, "table2", part, found)
     assert grid.rows[1] == ("fedavg", "0.5000", "/", "", "0.7060", "65,000", "7.88")
+    some = made_league(tmp_path / "some", fedasmu=[0.8, 0.4, 0.8], fedavg=[0.1, 0.8, 0.1])
+    rows = reproduce.beside(study, "table2", part, some).rows
+    assert [row[2] for row in rows] == ["100, 2 of 3 seeds", "1 of 3 seeds"]
     behind = reproduce.beside(study, "table2", part, made_league(tmp_path / "behind", fedasmu=[0.6], fedavg=[0.8]))
     assert [row[2:4] for row in behind.rows] == [("/", ""), ("100", "")]  # of a time that there is not, no multiple
 
