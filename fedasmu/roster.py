@@ -33,6 +33,7 @@ class Roster:
     def __init__(self, members: Iterable[Member]) -> None:
         self._members = list(members)
         self.examples = [member.examples for member in self._members]
+        self.total = sum(self.examples)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -42,5 +43,6 @@ class Roster:
 
     def enrol(self, device: int, member: Member) -> None:
         """A device takes its place, or tells what has changed."""
+        self.total += member.examples - self._members[device].examples
         self._members[device] = member
         self.examples[device] = member.examples

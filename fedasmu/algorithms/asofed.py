@@ -35,11 +35,10 @@ def rate(delay: float, typical: float) -> float:
     return max(1.0, math.log(math.e * delay / typical))
 
 
-def featured(weight: Tensor, *, preserving: bool) -> Tensor:
-    """W[i,j] exp|W[i,j]| / sum_j exp|W[i,j]|; `preserving` multiplies by the row's length, so that its size stays."""
+def featured(weight: Tensor) -> Tensor:
+    """W[i,j] exp|W[i,j]| / sum_j exp|W[i,j]|"""
     rows = weight.flatten(1)
-    factors = torch.softmax(rows.abs(), dim=1) * (rows.shape[1] if preserving else 1)
-    return (rows * factors).view_as(weight)
+    return (rows * torch.softmax(rows.abs(), dim=1)).view_as(weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,8 @@ class Replace(Aggregator):
 
     def __init__(self, settings: AsoFed, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
-        self.seen = 0  # examples of all devices seen so far
+        self.seen: dict[int, int] = {}  # examples of each device, when it was last seen
+        self.total = 0  # of them all
         self.typical = median(sum(federation.seconds(device)) for device in range(federation.devices))
 
     def brief(self, device: int) -> Mapping[str, Any]:
@@ -70,9 +70,11 @@ class Replace(Aggregator):
         device, vector, shelf = upload.device, upload.report.vector, self.federation.shelf
         last, examples = shelf.get(device), self.federation.examples[device]
         if last is None:  # first contact: what it adds to a mean is measured from the mean itself
-            last, self.seen = current.vector, self.seen + examples
+            last = current.vector
         shelf.put(device, vector)
-        weight = examples / self.seen
+        self.total += examples - self.seen.get(device, 0)
+        self.seen[device] = examples
+        weight = examples / self.total
         replaced = stepped(current, vector - last, uploads, [weight], self.federation.trainable, weight)
         return Aggregate(self._learn_features(replaced), [weight])
 
@@ -80,14 +82,15 @@ class Replace(Aggregator):
         if self.settings.features != "off":
             layers = [entry for entry in self.federation.layout.parameters if len(entry.shape) > 1]
             first = layers[0].view(vector)
-            first.copy_(featured(first, preserving=self.settings.features == "mean-preserving"))
+            first.copy_(featured(first))
         return vector
 
     def state(self) -> dict[str, Any]:
         return {"seen": self.seen}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.seen = state["seen"]
+        self.seen = dict(state["seen"])
+        self.total = sum(self.seen.values())
 
 
 class Online(Learner):
@@ -137,7 +140,7 @@ class AsoFed(Algorithm):
     pull: float = Field(0.01, ge=0, description="lambda: strength of the proximal term on the devices")
     beta: float = Field(0.5, ge=0, lt=1, description="how slowly a device forgets old gradients")
     recursion: Literal["round", "step"] = Field("round", description="balance whole trainings, or every SGD step")
-    features: Literal["off", "paper", "mean-preserving"] = Field("off", description="feature learning, first layer")
+    features: Literal["off", "paper"] = Field("off", description="feature learning, first layer")
 
     @property
     def looks_inside(self) -> bool:

@@ -31,13 +31,12 @@ class Fuse(Aggregator):
 
     def __init__(self, settings: AsyncPart, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
-        self.total = sum(federation.examples)
         self.counts = [0] * federation.devices
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         (upload,) = uploads
         settings, device = self.settings, upload.device
-        examples = self.federation.examples[device] / self.total
+        examples = self.federation.examples[device] / self.federation.total
         share = participation(self.counts[device], sum(self.counts), self.federation.devices)
         self.counts[device] += 1
         delay, limits = upload.staleness - 1, (settings.alpha, settings.polynomial_a, settings.max_weight)

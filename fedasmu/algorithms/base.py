@@ -43,6 +43,11 @@ class Federation:
         return self.roster.examples
 
     @property
+    def total(self) -> int:
+        """Of all devices; it changes as real ones enrol, and when they come back with other data."""
+        return self.roster.total
+
+    @property
     def size(self) -> int:
         """Elements of the model's vector."""
         return self.layout.size

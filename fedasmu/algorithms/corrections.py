@@ -47,15 +47,15 @@ class DynamicRegulariser(Correction):
     """(R6): d + mean over all devices of h_k, where every device adds its displacement to its own h, as in FedDyn."""
 
     def __init__(self, alpha: float, federation: Federation) -> None:
-        self.alpha, self.examples = alpha, federation.examples
-        self.mean_examples = sum(federation.examples) / federation.devices
+        self.alpha, self.federation = alpha, federation
         self.mean_h = torch.zeros(())
 
     def pull(self, device: int) -> float | None:
-        return strength(self.alpha, self.examples[device], self.mean_examples)
+        known = self.federation
+        return strength(self.alpha, known.examples[device], known.total / known.devices)
 
     def corrected(self, device: int, displacement: Tensor) -> Tensor:
-        self.mean_h = self.mean_h + displacement / len(self.examples)
+        self.mean_h = self.mean_h + displacement / self.federation.devices
         return displacement + self.mean_h
 
     def state(self) -> dict[str, Any]:

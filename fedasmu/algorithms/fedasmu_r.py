@@ -211,7 +211,7 @@ class FedASMUR(Algorithm):
     sigma0: float = Field(0.5, ge=0, description="how fast it falls with staleness")
     iota0: float = Field(0.1, ge=0, description="what remains of it in the long run")
     mu_alpha: float = Field(0.9, gt=0, description="scales the argument of alpha")
-    clip: float | None = Field(1.5, gt=0, description="shorten updates to so many times the usual length; none: never")
+    clip: float | None = Field(1.5, gt=1, description="shorten updates to so many times the usual length; none: never")
     reach: float | None = Field(0.75, gt=0, description="how far along an update the model goes in all; none: as it is")
 
     @property

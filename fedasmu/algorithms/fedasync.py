@@ -18,7 +18,7 @@ def constant(delay: int) -> float:
     return 1.0
 
 
-def polynomial(delay: int, a: float) -> float:
+def polynomial(delay: float, a: float) -> float:
     """(delay + 1)^-a"""
     return float((delay + 1) ** -a)
 

@@ -41,11 +41,11 @@ class DynamicAverage(Aggregator):
 
     def __init__(self, alpha: float, federation: Federation) -> None:
         self.alpha, self.federation = alpha, federation
-        self.mean_examples = sum(federation.examples) / federation.devices
         self.mean_h = torch.zeros(())
 
     def brief(self, device: int) -> Mapping[str, Any]:
-        return table(RegulariserBrief(strength(self.alpha, self.federation.examples[device], self.mean_examples)))
+        known = self.federation
+        return table(RegulariserBrief(strength(self.alpha, known.examples[device], known.total / known.devices)))
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         trainable, ones = self.federation.trainable, [1.0] * len(uploads)

@@ -17,13 +17,12 @@ from fedasmu.schedule import Periodic
 
 
 class PartialAverage(Aggregator):
-    """w <- (1 - sum_S p_i) w + sum_S p_i w_i, where p_i is the device's share of all examples."""
+    """w <- (1 - sum_S p_i) w + sum_S p_i w_i, where p_i is the device's share of all examples, their sum at most 1."""
 
     note_type = EpochsNote
 
     def __init__(self, settings: FedSASemi, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
-        self.total = sum(federation.examples)
         self.counts = [0] * federation.devices
 
     def brief(self, device: int) -> Mapping[str, Any]:
@@ -33,7 +32,9 @@ class PartialAverage(Aggregator):
         return table(FactorsBrief(1.0, min(self.settings.max_boost, 1 / frequency)))
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
-        weights = [self.federation.examples[upload.device] / self.total for upload in uploads]
+        shares = [self.federation.examples[upload.device] / self.federation.total for upload in uploads]
+        # While the server waits for one device others may be there twice: then nothing of the old model is left.
+        weights = [share / max(1.0, sum(shares)) for share in shares]
         vector = (1 - sum(weights)) * current.vector
         for upload, weight in zip(uploads, weights, strict=True):
             vector.add_(upload.report.vector, alpha=weight)
@@ -54,7 +55,7 @@ class FedSASemi(Algorithm):
     kind = "buffered"
     name: str = "fedsa-semi"
     buffer: int = Field(3, ge=1, description="M: uploads to an aggregation")
-    bound: int = Field(3, ge=0, description="tau_0: the server waits for a device that would lag by more versions")
+    bound: int = Field(3, ge=1, description="tau_0: the server waits for a device that would lag by more versions")
     max_boost: float = Field(2.0, ge=1, description="the most by which a rare device's learning rate is raised")
 
     @property

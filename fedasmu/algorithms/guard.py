@@ -23,8 +23,8 @@ from fedasmu.section import Section
 
 
 class GuardSettings(Section):
-    clip: float | None = Field(None, gt=0, description="shorten uploads to so many times the usual length; none: never")
-    refuse: float | None = Field(None, gt=0, description="refuse uploads beyond so many times it; none: never")
+    clip: float | None = Field(None, gt=1, description="shorten uploads to so many times the usual length; none: never")
+    refuse: float | None = Field(None, gt=1, description="refuse uploads beyond so many times it; none: never")
     window: int = Field(50, ge=1, description="uploads whose median length is the usual one")
     after: int = Field(5, ge=1, description="uploads before anything is shortened or refused")
 

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from fedasmu import Experiment
-from fedasmu.algorithms import Aggregate, Aggregator
+from fedasmu.algorithms import Aggregate, Aggregator, asyncdrop
 from fedasmu.algorithms.attack import noise, same_value, scale, sign_flip
 from fedasmu.algorithms.guard import Guard, GuardSettings, shortened, way
 from fedasmu.errors import UserError
 from fedasmu.protocol import Model, Upload
 from helpers.blobs import Run, blobs, outputs, settings, softmax
-from helpers.uploads import close, model, upload
+from helpers.uploads import close, federation, model, upload
 
 
 class Last(Aggregator):
@@ -43,6 +43,17 @@ def test_how_far_an_upload_went_is_counted_from_the_nearer_model() -> None:
     assert length == pytest.approx(1.0)
     assert close(origin, 3.0, 3.0, 5.0)
     assert way(both, 2, torch.tensor([3.0, 0.0, 5.0]))[0] == pytest.approx(4.0), "or from where the method says"
+
+
+def test_what_a_method_dropped_is_no_way_that_a_device_went(tmp_path: Path) -> None:
+    """AsyncDrop's devices send zeros where they do not train: beside these a lie ten times as long would not show."""
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    known = federation(tmp_path, module=module)
+    server = asyncdrop.AsyncDrop().aggregator(known)
+    mask = server.brief(0)["mask"]
+    base = Model(0, torch.full((known.size,), 2.0))
+    sent = upload(base, *((2.0 + 0.1) * mask).tolist())
+    assert way(sent, known.trainable, server.origin(sent))[0] == pytest.approx(0.1 * float(mask.sum()) ** 0.5, rel=1e-4)
 
 
 def test_a_shortened_upload_lies_on_the_way() -> None:
@@ -137,7 +148,11 @@ def test_without_a_guard_and_liars_nothing_changes(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("section", "message"),
-    [({"clip": 5.0, "refuse": 2.0}, "must not be below clip"), ({"after": 60}, "must not be more than window")],
+    [
+        ({"clip": 1.0}, "greater than 1"),
+        ({"clip": 5.0, "refuse": 2.0}, "must not be below clip"),
+        ({"after": 60}, "must not be more than window"),
+    ],
 )
 def test_limits_that_make_no_sense_are_refused(section: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):

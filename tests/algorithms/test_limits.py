@@ -112,7 +112,6 @@ def test_port_calls_devices_in(epochs: int, run: Run) -> None:
     [
         {"name": "area", "buffer": 3},
         {"name": "asofed", "recursion": "step"},
-        {"name": "asofed", "features": "mean-preserving"},
         {"name": "asyncdrop", "choice": "random"},
         {"name": "fadas", "server_lr": 0.05, "bias_correction": True, "adaptive": False},
         {"name": "fedbuff", "momentum": 0.5, "server_lr": 0.5},

@@ -27,6 +27,7 @@ from fedasmu.algorithms import (
 )
 from fedasmu.models.contrast import contrastive
 from fedasmu.protocol import Memory, Report, Train, Trained, Workload
+from fedasmu.roster import Member, Seconds
 from fedasmu.session import Work
 from helpers.blobs import Run
 from helpers.uploads import aggregated, answered, close, federation, model, task, upload
@@ -186,8 +187,7 @@ def test_asofed_balance() -> None:
 
 def test_asofed_feature_learning() -> None:
     weight = torch.tensor([[0.0, -math.log(3.0)]])  # exp of the sizes: 1 and 3
-    assert close(asofed.featured(weight, preserving=False).flatten(), 0, -0.75 * math.log(3))
-    assert close(asofed.featured(weight, preserving=True).flatten(), 0, -1.5 * math.log(3))
+    assert close(asofed.featured(weight).flatten(), 0, -0.75 * math.log(3))
 
 
 def test_asofed_server_replaces_a_devices_last_model(tmp_path: Path) -> None:
@@ -280,6 +280,36 @@ def test_fedsa_semi(tmp_path: Path) -> None:
     assert close(result.vector, 0.5 + 0.3 - 0.4, -1 + 1.6)  # shares 0.1 and 0.4
     assert aggregator.brief(0)["lr_factor"] == pytest.approx(6 / 8)  # 2 + 2 of 2 + 4, compared with 1 of 4
     assert aggregator.brief(1)["lr_factor"] == pytest.approx(1.5)
+
+
+def test_fedsa_semi_keeps_nothing_of_the_model_at_the_most(tmp_path: Path) -> None:
+    """The device with four tenths of the examples is there three times while the server waits for another one."""
+    aggregator, w = fedsa_semi.FedSASemi().aggregator(federation(tmp_path)), model(0, 1, 1)
+    result = aggregator.aggregate(w, [upload(w, 0.5, 0.5, device=3) for _ in range(3)])
+    assert result.weights == pytest.approx([1 / 3] * 3)
+    assert close(result.vector, 0.5, 0.5)
+
+
+def test_weights_follow_what_devices_enrol_with(tmp_path: Path) -> None:
+    """100 examples were assumed; device 3 comes with 140 instead of 40, so all have 200."""
+    known, w = federation(tmp_path), model(0, 1, -2)
+    servers = [method.aggregator(known) for method in (asyncpart.AsyncPart(), fedsa_semi.FedSASemi())]
+    dynamic = feddyn.FedDyn(alpha=0.1).aggregator(known)
+    known.roster.enrol(3, Member(140, Seconds(1.0, 1.0, 1.0)))
+    weights = [server.aggregate(w, [upload(w, 2, 2, device=3)]).weights for server in servers]
+    assert weights == [[0.9], [0.7]]  # of the first, 0.5 * 0.7 / 0.25, but 0.9 at the most
+    assert dynamic.brief(0) == {"strength": pytest.approx(0.1 * 50 / 10)}
+
+
+def test_asofed_counts_a_device_as_it_was_last_seen(tmp_path: Path) -> None:
+    known, w = federation(tmp_path), model(0, 1, -2)
+    server = asofed.AsoFed().aggregator(known)
+    first = [server.aggregate(w, [upload(w, 1, -2, device=device)]).weights for device in (0, 1)]
+    known.roster.enrol(0, Member(1000, Seconds(1.0, 1.0, 1.0)))
+    again = asofed.AsoFed().aggregator(known)
+    again.restore(server.state())
+    assert first == [[1.0], [0.75]]
+    assert again.aggregate(w, [upload(w, 1, -2, device=0)]).weights == [1000 / 1030]
 
 
 def test_fedsa_semi_lets_nobody_lag_by_more_than_its_bound(run: Run) -> None:

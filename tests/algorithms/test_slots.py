@@ -45,6 +45,16 @@ def test_q_update_by_hand() -> None:
     assert q_update(0.5, -0.2, 0.3, 0.1, 0.9) == pytest.approx(0.457)
 
 
+def test_a_slot_outlives_the_data_that_it_was_learned_on() -> None:
+    """A device that comes back with fewer examples has fewer units: the nearest slot takes the place of its old one."""
+    memory: dict[str, object] = {"slot": 10}
+    table = QTable(memory, units=4, rate=0.1, discount=0.9, epsilon=0.0)
+    action, slot = table.choose(seed=1)
+    assert (action in (0, 1), slot in (2, 3)) == (True, True)
+    table.learn(action, slot, 1.0)
+    assert memory["slot"] == slot
+
+
 def test_a_sequence_of_q_updates_by_hand() -> None:
     memory: dict[str, object] = {"slot": 2}
     table = QTable(memory, units=5, rate=0.1, discount=0.9, epsilon=0.0)

@@ -58,7 +58,7 @@ class MergeSubnetwork(Aggregator):
     def brief(self, device: int) -> Mapping[str, Any]:
         self.kept[device] = self._choose(device)
         self.tasks += 1
-        mask = mask_of(self.layout, self.hidden, self.kept[device])
+        mask = self._mask(device)
         return table(SubnetworkBrief(mask, self.settings.time_factor or work_share(self.layout, mask)))
 
     def share(self, note: Mapping[str, Any]) -> float:
@@ -69,9 +69,17 @@ class MergeSubnetwork(Aggregator):
         alpha = self.settings.alpha
         if current.version == 0:
             self.initial = current.vector
-        mask = mask_of(self.layout, self.hidden, self.kept.pop(upload.device))
+        mask = self._mask(upload.device)
+        del self.kept[upload.device]
         self.latest = merge(current.vector, upload.report.vector, mask, alpha)
         return Aggregate(self.latest, [alpha])
+
+    def origin(self, upload: Upload) -> Tensor:
+        """Where the training began: what was dropped is zero in it, and no way that the device went."""
+        return upload.base.vector * self._mask(upload.device)
+
+    def _mask(self, device: int) -> Tensor:
+        return mask_of(self.layout, self.hidden, self.kept[device])
 
     def _choose(self, device: int) -> list[list[int]]:
         counts = [max(1, round(self.settings.keep * layer.units)) for layer in self.hidden]

@@ -63,7 +63,9 @@ class StalenessAware(Aggregator):
         (upload,) = uploads
         self._teach(upload)
         if self.settings.server_weights == "polynomial":
-            weight = self.settings.polynomial_alpha * polynomial(upload.staleness - 1, self.settings.polynomial_a)
+            weight = self.settings.polynomial_alpha * polynomial(
+                self._staleness(upload) - 1, self.settings.polynomial_a
+            )
             return Aggregate(self._mixed(current, upload, weight)[0], [weight])
         return self._weighed(current, upload)
 

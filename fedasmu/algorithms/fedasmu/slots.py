@@ -45,6 +45,11 @@ class QTable:
         self.memory, self.units = memory, units
         self.rate, self.discount, self.epsilon = rate, discount, epsilon
 
+    @property
+    def _slot(self) -> int:
+        """Where the device is; a real one may have come back with fewer examples, and so fewer units."""
+        return min(int(self.memory["slot"]), self.units - 1)
+
     def row(self, slot: int) -> list[float]:
         table, key = self.memory.setdefault("q", {}), str(slot)
         if key not in table:
@@ -54,7 +59,7 @@ class QTable:
 
     def choose(self, seed: int) -> tuple[int, int]:
         """Epsilon-greedy among the legal actions; equals are drawn from. Gives the action and the slot it leads to."""
-        slot = self.memory["slot"]
+        slot = self._slot
         actions = legal(slot, self.units)
         if uniform(seed, "explore") >= self.epsilon:
             row = self.row(slot)
@@ -65,7 +70,7 @@ class QTable:
 
     def learn(self, action: int, slot: int, reward: float) -> None:
         """The action led to `slot`, and merging there gave this reward."""
-        row, reached = self.row(self.memory["slot"]), self.row(slot)
+        row, reached = self.row(self._slot), self.row(slot)
         best_next = max([reached[index] for index in legal(slot, self.units)])
         row[action] = q_update(row[action], reward, best_next, self.rate, self.discount)
         self.memory["slot"] = slot
