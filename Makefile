@@ -57,6 +57,9 @@ docs: install  ## build the documentation site in build/site
 tables: install  ## write the tables of settings on the methods' pages anew
 	$(BIN)/python docs/method_tables.py
 
+cells: install  ## put runs of the paper's tables into docs/results: make cells RUNS=runs/tables CELLS=lenet-cifar-10
+	$(BIN)/python docs/make_cells.py $(RUNS) $(CELLS)
+
 coverage: install  ## run the tests and say which share of the lines they reach
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest-cov
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
@@ -64,4 +67,4 @@ coverage: install  ## run the tests and say which share of the lines they reach
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-.PHONY: help install run rehearse test check format format-check lint types bench attacks api docs tables coverage clean
+.PHONY: help install run rehearse test check format format-check lint types bench attacks api docs tables cells coverage clean

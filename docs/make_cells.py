@@ -1,0 +1,93 @@
+"""Puts runs of the paper's tables into docs/results: each cell's archive, picture, page, and its tables on the page.
+
+    make cells RUNS=runs/tables CELLS="lenet-cifar-10 cnn-cifar-10"
+
+The sentences around the tables are written by hand: read them again when the numbers change.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from fedasmu.report.league import League, find, leagues
+from fedasmu.report.tables import Grid, main_table
+from fedasmu.report.writing import write_report
+from fedasmu.run.result import Result
+from fedasmu.study import versus
+from fedasmu.study.studies import STUDIES
+
+RESULTS = Path(__file__).parent / "results"
+PAGE, CELLS = RESULTS / "paper-fleet.md", RESULTS / "paper-fleet"
+KEPT = ("config.toml", "events.jsonl", "fleet.csv", "metrics.csv", "summary.json")
+LONG = 5000  # uploads, of which the events would be most of this repository
+
+
+def tables(cell: str, league: League) -> list[Grid]:
+    """What stands on the page: who ended where, and the paper's leads beside ours."""
+    (found,) = [(name, part) for name in ("table1", "table2") for part in STUDIES[name].parts if part.title == cell]
+    name, part = found
+    return [main_table(league), versus.cell(STUDIES[name], name, part, league)]
+
+
+def archive(directory: Path, target: Path) -> None:
+    """Without models, and of long runs without events; the same runs give the same bytes."""
+    long = any(Result(path.parent).summary["uploads"] >= LONG for path in directory.glob("*/seed-*/summary.json"))
+    kept = [name for name in KEPT if not (long and name == "events.jsonl")]
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.mtime = entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        return entry
+
+    with tarfile.open(target, "w:xz") as file:
+        for path in sorted(directory.glob("*/seed-*/*")):
+            if path.name in kept:
+                file.add(path, Path(directory.name) / path.relative_to(directory), filter=plain)
+
+
+def replaced(section: str, grids: list[Grid]) -> str:
+    """The section with these tables where those are that begin with the same column, and with the first one's note."""
+    for grid in grids:
+        rows, _, note = grid.markdown().partition("\n\n")[2].partition("\n\n")
+        section = _once(rf"^\| {grid.header[0]} \|.*\n(?:\|.*\n)+", rows + "\n", section)
+        if grid is grids[0]:
+            section = _once(r"^(Means over|One seed).*$", note.strip(), section)
+    return section
+
+
+def _once(pattern: str, new: str, text: str) -> str:
+    text, count = re.subn(pattern, lambda _: new, text, flags=re.MULTILINE)
+    if count != 1:
+        raise SystemExit(f"{count} places look like {pattern} where one was expected")
+    return text
+
+
+def put(runs: Path, cell: str) -> None:
+    """The picture, the page and the tables are made from the archive: it has all that they need."""
+    kept = CELLS / f"{cell}-runs.tar.xz"
+    archive(runs / cell, kept)
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(kept) as file:
+            file.extractall(folder, filter="data")
+        report = write_report(Path(folder) / cell)
+        (curves,) = report.glob("curves-*.png")
+        shutil.copy(curves, CELLS / f"{cell}.png")
+        shutil.copy(report / "report.html", CELLS / f"{cell}.html")
+        (league,) = leagues(find([Path(folder) / cell], lambda _: None))
+        grids = tables(cell, league)
+    sections = re.split(r"(?m)^(?=## )", PAGE.read_text())
+    (place,) = [place for place, text in enumerate(sections) if f"(paper-fleet/{cell}.png)" in text]
+    sections[place] = replaced(sections[place], grids)
+    PAGE.write_text("".join(sections))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
+    for cell in sys.argv[2:]:
+        put(Path(sys.argv[1]), cell)
