@@ -136,7 +136,7 @@ def _divided(
 
 def _numbered(labels: Sequence[str]) -> Array:
     """Labels as 0, 1, ...: in the order of their numbers where they are numbers, else of the alphabet."""
-    known = sorted(set(labels), key=lambda label: (0, int(label), "") if label.isdigit() else (1, 0, label))
+    known = sorted(set(labels), key=lambda label: (0, int(label), label) if label.isdecimal() else (1, 0, label))
     places = {label: place for place, label in enumerate(known)}
     return np.array([places[label] for label in labels])
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from fedasmu import Result, cli
-from fedasmu.data.files import from_csv, from_folder, from_npz
+from fedasmu.data.files import _numbered, from_csv, from_folder, from_npz
 from fedasmu.errors import UserError
 from helpers.repository import ROOT
 
@@ -152,3 +152,9 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_a_size_is_two_numbers(size: Any, folder: Path) -> None:
     with pytest.raises(UserError, match=re.escape(f"size = {size!r}: must be (height, width)")):
         from_folder("photos", size=size)
+
+
+def test_labels_have_one_order_whatever_the_seed_of_hashes() -> None:
+    """Labels that are the same number stood in the order of a set."""
+    same = ["0" * zeros + "1" for zeros in range(12, -1, -1)]
+    assert _numbered([*same, "2", "10", "²", "b"]).tolist() == [*range(13), 13, 14, 16, 15]
