@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
@@ -49,7 +51,8 @@ class FederatedData:
                 raise UserError(
                     f"{name}: {len(inputs)} inputs and {len(targets)} targets; need as many of each, and some"
                 )
-        shards = [torch.as_tensor(indices, dtype=torch.int64) for indices in devices]
+        _alike(train, test)
+        shards = _shards(devices)
         for device, shard in enumerate(shards):
             if not len(shard):
                 raise UserError(f"devices[{device}] holds no example; every device needs at least one")
@@ -121,6 +124,56 @@ def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:
             f"{name}: targets must be classes, one whole number each, not {targets.dtype} {tuple(targets.shape)}"
         )
     return inputs.float() if inputs.dtype == torch.float64 else inputs, targets
+
+
+def _alike(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
+    """One model learns from the one and is judged by the other."""
+    one, other = (tuple(inputs.shape[1:]) for inputs, _ in (train, test))
+    if one != other:
+        raise UserError(f"train has inputs of shape {one}, and test of shape {other}; both must have the same")
+    kinds = ["numbers with a point" if targets.is_floating_point() else "classes" for _, targets in (train, test)]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"train has targets that are {kinds[0]} ({train[1].dtype}), and test {kinds[1]} ({test[1].dtype}); "
+            "both must have the same"
+        )
+
+
+def _shards(devices: Any) -> list[Tensor]:
+    """The indices of each device, none of them guessed: a mask, for one, would pass for the indices 0 and 1."""
+    try:
+        given = None if isinstance(devices, Mapping) else list(devices)
+    except TypeError:
+        given = None
+    if given is None:
+        raise UserError(f"devices = {_shown(devices)}: must be a list with the indices that each device holds")
+    return [_indices(device, one) for device, one in enumerate(given)]
+
+
+def _indices(device: int, given: Any) -> Tensor:
+    if isinstance(given, Tensor):
+        dimensions = given.dim()
+        whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    else:
+        try:
+            array = np.asarray(given)
+        except (TypeError, ValueError):  # lists of different lengths, for one
+            array = np.asarray(None)
+        mixed = isinstance(given, list | tuple) and not {bool, np.bool_}.isdisjoint(map(type, given))
+        dimensions, whole = array.ndim, array.dtype.kind in "iu" and not mixed
+    if dimensions != 1 or (len(given) and not whole):
+        raise UserError(
+            f"devices[{device}] = {_shown(given)}: must be the indices that the device holds, "
+            "a one-dimensional list, array or tensor of whole numbers"
+        )
+    return given.to(torch.int64) if isinstance(given, Tensor) else torch.from_numpy(array.astype(np.int64))
+
+
+def _shown(given: Any) -> str:
+    """A value in a line of a message: of arrays what they are, not what is in them."""
+    if hasattr(given, "dtype") and hasattr(given, "shape"):
+        return f"{type(given).__name__} of {given.dtype} {tuple(given.shape)}"
+    return reprlib.repr(given)
 
 
 def _numbers(train: Tensor, test: Tensor, classes: int | None) -> int:

@@ -7,6 +7,7 @@ share of every device's examples is kept to test on, unless the files bring test
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,21 +39,27 @@ def from_csv(
     """A table with a line of names. `target` is the column to predict: classes, or numbers for a regression.
 
     `device` is the column that says whose a row is. All others are inputs: numbers, brought to mean 0 and deviation 1
-    by the rows that are trained on.
+    by the rows that are trained on. A row that is not whole is refused: an empty class would be one more.
     """
-    with reading(path), Path(path).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = list(rows[0]) if rows else []
+    with reading(path), Path(path).open(newline="", encoding="utf-8-sig") as file:  # Excel marks its files as UTF-8
+        reader = csv.DictReader(file)
+        rows = [(reader.line_num, row) for row in reader]
+    names = list(reader.fieldnames or ()) if rows else []
     for key, name in (("target", target), ("device", device)):
         if name is not None and name not in names:
-            raise UserError(f"{path}: {key} = {name!r} is none of its columns: {', '.join(names) or 'it has no rows'}")
+            raise UserError(
+                f"{path}: {key} = {name!r} is none of its columns: {', '.join(names) or 'it has no names or no rows'}"
+            )
+    _whole(path, names, rows)
     columns = [name for name in names if name not in (target, device)]
-    inputs = np.array([[_number(path, line, row, name) for name in columns] for line, row in enumerate(rows, 2)])
+    if not columns:
+        raise UserError(f"{path}, line 1: no column but {', '.join(names)}; need at least one of inputs")
+    inputs = np.array([[_number(path, line, row, name) for name in columns] for line, row in rows])
     if regression:
-        targets = np.array([_number(path, line, row, target) for line, row in enumerate(rows, 2)])
+        targets = np.array([_number(path, line, row, target) for line, row in rows])
     else:
-        targets = _numbered([row[target] for row in rows])
-    owners = None if device is None else [row[device] for row in rows]
+        targets = _numbered([_label(path, line, row, target, "target") for line, row in rows])
+    owners = None if device is None else [_label(path, line, row, device, "device") for line, row in rows]
     kept, held, shards = _divided(len(rows), owners, devices, test, seed)
     centre, spread = inputs[kept].mean(0), inputs[kept].std(0)
     inputs = ((inputs - centre) / np.where(spread > 0, spread, 1.0)).astype(np.float32)
@@ -70,6 +77,8 @@ def from_folder(
     seed: int = 0,
 ) -> FederatedData:
     """Images in a folder for each class. `device` says of a file whose it is; `size` (height, width) scales them."""
+    if size is not None and not _is_size(size):
+        raise UserError(f"size = {size!r}: must be (height, width), two whole numbers of pixels from 1, as in (32, 32)")
     classes = sorted(one for one in Path(path).glob("*") if one.is_dir())
     files = [(file, number) for number, one in enumerate(classes) for file in sorted(one.rglob("*")) if _is_image(file)]
     if not files:
@@ -89,10 +98,16 @@ def from_npz(path: str | Path, *, devices: int = 10, test: float = 0.2, seed: in
     with reading(path), np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
         inputs, targets = arrays["inputs"], arrays["targets"]
-    owners = [str(one) for one in arrays["devices"]] if "devices" in arrays else None
+        counts = len(inputs), len(targets)
+        owners = [str(one) for one in arrays["devices"]] if "devices" in arrays else None
+    if counts[0] != counts[1] or not counts[1]:
+        raise UserError(f"{path}: {counts[0]} inputs and {counts[1]} targets; need as many of each, and some")
     if owners is not None and len(owners) != len(targets):
         raise UserError(f"{path}: {len(owners)} devices for {len(targets)} targets; need one for each")
-    own_test = "test_inputs" in arrays and "test_targets" in arrays
+    own_test = "test_inputs" in arrays
+    if own_test != ("test_targets" in arrays):
+        there, missing = ("test_inputs", "test_targets") if own_test else ("test_targets", "test_inputs")
+        raise UserError(f"{path}: {there} without {missing}; need both or neither")
     kept, held, shards = _divided(len(targets), owners, devices, 0.0 if own_test else test, seed)
     judge = (arrays["test_inputs"], arrays["test_targets"]) if own_test else (inputs[held], targets[held])
     return _named(path, FederatedData.of((inputs[kept], targets[kept]), judge, shards))
@@ -121,9 +136,30 @@ def _divided(
 
 def _numbered(labels: Sequence[str]) -> Array:
     """Labels as 0, 1, ...: in the order of their numbers where they are numbers, else of the alphabet."""
-    known = sorted(set(labels), key=lambda label: (0, int(label), "") if label.isdigit() else (1, 0, label))
+    known = sorted(set(labels), key=lambda label: (0, int(label), label) if label.isdecimal() else (1, 0, label))
     places = {label: place for place, label in enumerate(known)}
     return np.array([places[label] for label in labels])
+
+
+def _whole(path: str | Path, names: Sequence[str], rows: Sequence[tuple[int, dict[Any, Any]]]) -> None:
+    """Refuses columns of the same name, of which one would be lost, and rows with a value too few or too many."""
+    for name, many in Counter(names).items():
+        if many > 1:
+            raise UserError(f"{path}, line 1: {many} columns are named {name!r}; each needs its own name")
+    for line, row in rows:
+        if None in row:
+            many = len(names) + len(row[None])
+            raise UserError(f"{path}, line {line}: {many} values for {len(names)} columns; {row[None][0]!r} is in none")
+        short = [name for name in names if row[name] is None]
+        if short:
+            many = len(names) - len(short)
+            raise UserError(f"{path}, line {line}: {many} values for {len(names)} columns; none is left for {short[0]}")
+
+
+def _label(path: str | Path, line: int, row: dict[str, str], name: str, what: str) -> str:
+    if not row[name].strip():
+        raise UserError(f"{path}, line {line}: {name} = {row[name]!r} is empty; every row needs a {what}")
+    return row[name]
 
 
 def _number(path: str | Path, line: int, row: dict[str, str], name: str) -> float:
@@ -134,6 +170,12 @@ def _number(path: str | Path, line: int, row: dict[str, str], name: str) -> floa
     if not np.isfinite(value):
         raise UserError(f"{path}, line {line}: {name} = {row[name]!r} is not a number")
     return value
+
+
+def _is_size(size: object) -> bool:
+    if not isinstance(size, tuple | list) or len(size) != 2:
+        return False
+    return all(isinstance(one, int | np.integer) and one >= 1 for one in size)
 
 
 def _is_image(file: Path) -> bool:

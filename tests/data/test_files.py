@@ -7,6 +7,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 
 from fedasmu import Result, cli
-from fedasmu.data.files import from_csv, from_folder, from_npz
+from fedasmu.data.files import _numbered, from_csv, from_folder, from_npz
 from fedasmu.errors import UserError
 from helpers.repository import ROOT
 
@@ -106,3 +107,54 @@ def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
     Image.new("RGB", (5, 5)).save(folder / "photos" / "cat" / "small.png")
     with pytest.raises(UserError, match=r"small\.png: 5x5 pixels, and .* has 36x40: give a size"):
         from_folder("photos")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("site,a,y\n1,2.0,0\n1,2.0,\n", "t.csv, line 3: y = '' is empty; every row needs a target"),
+        ("site,a,y\n1,2.0,0\n\n ,2.0,1\n", "t.csv, line 4: site = ' ' is empty; every row needs a device"),
+        ("site,a,y\n1,2.0,0\n2,1.0\n", "t.csv, line 3: 2 values for 3 columns; none is left for y"),
+        ("site,a,y\n1,2.0,0\n2,1,5,1\n", "t.csv, line 3: 4 values for 3 columns; '1' is in none"),
+        ("site,a,a,y\n1,2.0,3.0,0\n", "t.csv, line 1: 2 columns are named 'a'; each needs its own name"),
+        ("site,y\n1,0\n2,1\n", "t.csv, line 1: no column but site, y; need at least one of inputs"),
+        ("\n1,0\n2,1\n", "target = 'y' is none of its columns: it has no names or no rows"),
+    ],
+)
+def test_a_table_that_is_not_whole_is_refused_by_its_line(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(UserError, match=re.escape(words)):
+        from_csv(tmp_path / "t.csv", "y", "site")
+
+
+def test_a_table_of_excel_begins_with_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("y,größe\n" + "0,1.5\n1,2.5\n" * 4, encoding="utf-8-sig")
+    assert from_csv(tmp_path / "t.csv", "y", devices=2, test=0.5).shape == (1,)
+
+
+def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    inputs, targets = np.zeros((6, 2), dtype=np.float32), np.arange(6) % 2
+    cases = [
+        ({"inputs": inputs, "targets": targets[:4]}, "6 inputs and 4 targets; need as many of each"),
+        ({"inputs": inputs[:4], "targets": targets}, "4 inputs and 6 targets; need as many of each"),
+        ({"inputs": inputs[:0], "targets": targets[:0], "devices": targets[:0]}, "0 inputs and 0 targets"),
+        ({"inputs": inputs, "targets": np.array(1)}, "a.npz: damaged: len() of unsized object"),
+        ({"inputs": inputs, "targets": targets, "test_inputs": inputs}, "test_inputs without test_targets; need both"),
+        ({"inputs": inputs, "targets": targets, "test_targets": targets}, "test_targets without test_inputs"),
+    ]
+    for arrays, words in cases:
+        np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=re.escape(words)):
+            from_npz(tmp_path / "a.npz", devices=2)
+
+
+@pytest.mark.parametrize("size", [8, (8,), (8, 8, 3), (0, 8), (8.0, 8.0), "88"])
+def test_a_size_is_two_numbers(size: Any, folder: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(f"size = {size!r}: must be (height, width)")):
+        from_folder("photos", size=size)
+
+
+def test_labels_have_one_order_whatever_the_seed_of_hashes() -> None:
+    """Labels that are the same number stood in the order of a set."""
+    same = ["0" * zeros + "1" for zeros in range(12, -1, -1)]
+    assert _numbered([*same, "2", "10", "²", "b"]).tolist() == [*range(13), 13, 14, 16, 15]
