@@ -13,10 +13,11 @@ from fedasmu import Result
 from fedasmu.algorithms import named
 from fedasmu.cli import app
 from fedasmu.errors import UserError
+from fedasmu.run.extension import differences
 from fedasmu.settings.packaged import RECIPES
 from fedasmu.settings.recipe import load
 from fedasmu.study import variants
-from fedasmu.study.cells import cells, differences
+from fedasmu.study.cells import cells
 from fedasmu.study.spaces import SPACES, between, check, with_rates, with_settings
 from fedasmu.study.sweep import for_each
 from fedasmu.study.variants import Variant
