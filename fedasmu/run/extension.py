@@ -75,9 +75,10 @@ def extend(
 
 
 def read_here(config: Config) -> Config:
-    """The recipe by the name of the data that it would read now."""
+    """The recipe by the name of the data that it would read now; where times alone are asked for, it reads none."""
     data = config.data
-    return config.on(datasets.here(data.name, data.dir)) if data.fallback else config
+    reads = data.fallback is not None and not config.timing_only
+    return config.on(datasets.here(data.name, data.dir)) if reads else config
 
 
 def differences(there: Config, wanted: Config) -> list[str]:
