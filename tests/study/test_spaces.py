@@ -95,6 +95,13 @@ def test_a_variant_keeps_its_own_settings_where_its_method_was_tuned(tmp_path: P
     assert (run.config.local.lr, run.config.algorithm.model_dump()["buffer"]) == (0.2, 10)
 
 
+def test_a_sweep_of_a_variant_starts_from_what_was_found_for_its_method() -> None:
+    chosen = variants.read("fedbuff(buffer=10),mine=fedbuff(buffer=5)")
+    first, mine = variants.starting_from({"fedbuff": ["local.lr=0.2"], "mine": ["local.lr=0.3"]}, chosen)
+    assert first.changes == ("local.lr=0.2", "algorithm.buffer=10")
+    assert mine.changes == ("local.lr=0.3", "algorithm.buffer=5")
+
+
 def test_more_trials_of_its_own_settings_go_on_where_fewer_ended() -> None:
     chosen = variants.read("fedbuff,moon")
     few, many = (with_settings(chosen, {"fedbuff": [], "moon": []}, 0.03, count) for count in (4, 8))
