@@ -35,7 +35,7 @@ from fedasmu.commands import (
     worker_count,
 )
 from fedasmu.commands.hints import Hinting, UsageError, told, typed
-from fedasmu.errors import DeviceError, Refused, UserError, is_refusal, printable, refusal
+from fedasmu.errors import DeviceError, Interrupted, Refused, UserError, is_refusal, printable, refusal
 
 app = typer.Typer(
     add_completion=False,
@@ -58,6 +58,9 @@ def main() -> None:
             code = app(standalone_mode=False)
         finally:
             sys.stdout.flush()
+    except Interrupted:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
     except UsageError as error:
         _fail(told(error))
     except UserError as error:

@@ -137,7 +137,7 @@ class Experiment:
         if resume:
             recipe_of(directory)
             with claimed(directory, resume, overwrite):
-                extend(self.config, directory, say)
+                extend(self.config, directory, say, self._given, self._weights)
             if (directory / "summary.json").exists():
                 say(f"{directory} is finished already")
                 return Result(directory)

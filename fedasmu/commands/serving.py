@@ -23,7 +23,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
 ]
 Seed = Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")]
-
+LISTEN = "0.0.0.0:8443"
 SERVE_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -42,7 +42,7 @@ SERVE_EXAMPLES = """
 def serve(
     recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")] = "",
     overrides: Overrides = None,
-    listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Where devices reach it.")] = "0.0.0.0:8443",
+    listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help=f"Where devices reach it; else {LISTEN}.")] = "",
     name: Annotated[str, typer.Option(metavar="HOST", help="The host that devices are told; else the address.")] = "",
     seed: Seed = None,
     out: Annotated[
@@ -69,6 +69,12 @@ def serve(
     """Train a federated model on real devices: serve them over HTTPS until the run is over."""
     if bool(recipe) == (resume is not None):
         raise UserError("give either a recipe or --resume DIR; for instance: fedasmu serve quickstart")
+    given = (overrides, listen, name, overwrite, cert, key, members, behind_proxy, out, seed is not None)
+    if resume is not None and any(given):
+        raise UserError(
+            "--resume goes on with the run as it is: --set, --listen, --name, --seed, --out, --overwrite, --cert, "
+            "--key, --members and --behind-proxy do not apply"
+        )
     needs_network()
     from fedasmu.network.folder import Folder
     from fedasmu.network.listener import bound
@@ -78,7 +84,7 @@ def serve(
             _go_on(resume, stay, allow_code)
         return
     loading()
-    host, port = _address(listen)
+    host, port = _address(listen or LISTEN)
     shown, host = _shown(cert, key, name if behind_proxy else None, host)
     config = _guarded(loaded(recipe, overrides or [], seed, allow_code))
     directory = out or Path("runs") / config.name

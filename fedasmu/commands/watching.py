@@ -60,7 +60,8 @@ def beside(directory: Path, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    command = [sys.executable, "-m", "fedasmu", "watch", str(directory), "--port", "0", "--wait"]
+    # -P: a comparison's folder called fedasmu, here, is not the package.
+    command = [sys.executable, "-P", "-m", "fedasmu", "watch", str(directory), "--port", "0", "--wait"]
     page = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert page.stdout is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -107,6 +107,12 @@ class Door:
                 409, "wire", f"the server runs fedasmu {fedasmu.__version__} (wire {wire.VERSION}): install the same"
             )
         return seat, self.visits.open(seat.seat, public), examples
+
+    def recount(self, seat: Seat, examples: int) -> None:
+        """A device came back with other data: the register, which people read, follows."""
+        if seat.examples != examples:
+            self.register.update(seat.seat, examples)
+            self.seats[seat.key] = replace(seat, examples=examples)
 
     def sign_in(self, request: Request) -> Signed:
         """Whose request this is. Nothing of its body has been read: the signature covers the digest it declares."""

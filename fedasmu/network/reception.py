@@ -57,6 +57,7 @@ class Reception:
 
     async def _hello(self, request: Request) -> Response:
         seat, visit, examples = self.door.hello(await table(request))
+        self.door.recount(seat, examples)
         device, now, roster = seat.seat, self.clock(), self.coordinator.acts.roster
         held = held_count(examples, self.terms.on_devices)
         member = replace(roster[device], examples=examples - held, held=held)

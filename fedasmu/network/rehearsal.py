@@ -93,7 +93,8 @@ class Rehearsal:
         options = ["--invite", str(invite), "--data", str(path), "--state", str(path.parent / "state")]
         if self.speeds:
             options += ["--seconds-per-sample", str(self.world.profiles[number].seconds_per_sample)]
-        return [sys.executable, "-m", "fedasmu", "join", self.folder.url, *options, "--quiet"]
+        # -P: a comparison's folder called fedasmu, here, is not the package.
+        return [sys.executable, "-P", "-m", "fedasmu", "join", self.folder.url, *options, "--quiet"]
 
     def _watch(self, devices: list[_Process], stopping: threading.Event) -> None:
         """A device that ends with an error before the run does ends the rehearsal, with what it said."""

@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import ValidationError
+from torch import Tensor
 
+from fedasmu import data as datasets
+from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
+from fedasmu.measure import IN_PYTHON
 from fedasmu.run.result import flat
+from fedasmu.run.start import start_of, vouched
 from fedasmu.settings.config import WITHOUT_INFLUENCE, Config, Stop
-from fedasmu.settings.recipe import read
+from fedasmu.settings.recipe import parse, read
 from fedasmu.storage.record import SERVED, SHELVES
 from fedasmu.system.disk import write_whole
+
+BUDGETS = ("stop.uploads", "stop.time")
 
 
 def longer(config: Config, uploads: int | None, time: float | None) -> Config:
@@ -38,11 +46,23 @@ def recipe_of(directory: Path) -> Path:
     return path
 
 
-def extend(config: Config, directory: Path, say: Callable[[str], None]) -> None:
-    """Give the run in this directory the budget of `config`; one that was finished is no longer, if that is larger."""
+def extend(
+    config: Config,
+    directory: Path,
+    say: Callable[[str], None],
+    data: FederatedData | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Give the run in this directory the budget of `config`; one that was finished is no longer, if that is larger.
+
+    Any other difference is refused, before anything is changed. `data` and `weights` are those given in Python.
+    """
     path = recipe_of(directory)
     table = read(path)
-    if Stop.model_validate(table.get("stop", {})) == config.stop:
+    there = _recorded(table, config, path)
+    for key in differences(there, _as_begun(config, data, weights)):
+        _check_grown(key, there, config, path)
+    if there.stop == config.stop:
         return
     # In this order: a kill in between leaves an unfinished run with its old budget, which is soon finished again.
     (directory / "summary.json").unlink(missing_ok=True)
@@ -54,13 +74,73 @@ def extend(config: Config, directory: Path, say: Callable[[str], None]) -> None:
     write_whole(path, tomli_w.dumps(table | {"stop": tomllib.loads(config.toml())["stop"]}))
 
 
+def read_here(config: Config) -> Config:
+    """The recipe by the name of the data that it would read now; where times alone are asked for, it reads none."""
+    data = config.data
+    reads = data.fallback is not None and not config.timing_only
+    return config.on(datasets.here(data.name, data.dir)) if reads else config
+
+
+def differences(there: Config, wanted: Config) -> list[str]:
+    """The settings in which two runs differ, as far as they can change a result."""
+    old, new = (flat(tomllib.loads(config.toml())) for config in (there, wanted))
+    ignored = set(WITHOUT_INFLUENCE)
+    if wanted.data.split == "user" or ":" in wanted.data.name:
+        ignored.add("fleet.devices")  # the data decide how many there are
+    return sorted(key for key in {*old, *new} - ignored if old.get(key) != new.get(key))
+
+
+def _recorded(table: dict[str, Any], config: Config, path: Path) -> Config:
+    """The settings in a run directory. Code that they name is not loaded: it is the experiment's own, or refused."""
+    method = table.get("algorithm")
+    name = method.get("name") if isinstance(method, Mapping) else method
+    if name != config.algorithm.name:
+        raise _other(path, "algorithm.name", name, config.algorithm.name)
+    if isinstance(method, Mapping) and ":" in str(name):
+        own = type(config.algorithm)
+        try:
+            table = table | {"algorithm": own.model_validate({**method, "name": own.names()[0]})}
+        except ValidationError as error:
+            key, told = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+            raise UserError(f"{path}: algorithm.{key}: {told}") from None
+    return parse(table, str(path))
+
+
+def _as_begun(config: Config, data: FederatedData | None, weights: Mapping[str, Tensor] | None) -> Config:
+    """The settings as a run that begins with them writes them down."""
+    if config.model.weights_sha256 is None:
+        config = vouched(config, start_of(config.model, weights))
+    if data is not None and config.data.name == IN_PYTHON and not config.timing_only:
+        config = config.model_copy(update={"fleet": config.fleet.model_copy(update={"devices": len(data.shards)})})
+    return read_here(config)
+
+
+def _check_grown(key: str, there: Config, wanted: Config, path: Path) -> None:
+    """A budget may differ if it is larger; nothing else may."""
+    old, new = (flat(tomllib.loads(config.toml())).get(key) for config in (there, wanted))
+    if key not in BUDGETS:
+        raise _other(path, key, old, new)
+    if (math.inf if new is None else new) < (math.inf if old is None else old):
+        has = "no such limit" if old is None else f"a budget of {old} already"
+        raise UserError(
+            f"{key} = {new}: {path.parent} has {has}; resume it with no less, or start it again (overwrite)"
+        )
+
+
+def _other(path: Path, key: str, there: Any, wanted: Any) -> UserError:
+    return UserError(
+        f"{path}: {key} is {there!r}, not {wanted!r}: resume it with its own settings, where only stop may be larger, "
+        "or start it again (overwrite)"
+    )
+
+
 def check_settings(config: Config, state: Any, directory: Path) -> None:
     """The second half of a run has the settings of the first; only its budget may have grown."""
     try:
         began, now = (flat(tomllib.loads(text)) for text in (state["config"], config.toml()))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{directory}: its checkpoint does not say what run it is of ({error})") from None
-    grown = () if config.algorithm.knows_budget else ("stop.uploads", "stop.time")
+    grown = () if config.algorithm.knows_budget else BUDGETS
     for key in sorted({*began, *now} - WITHOUT_INFLUENCE):
         if began.get(key) != now.get(key) and not (key in grown and now.get(key, math.inf) >= began.get(key, math.inf)):
             raise UserError(

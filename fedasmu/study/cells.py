@@ -6,17 +6,15 @@ A cell is an ordinary run: DIR/<label>/seed-<k> can be looked at, resumed and re
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedasmu import data as datasets
 from fedasmu.errors import UserError
-from fedasmu.run.result import flat
+from fedasmu.run.extension import differences, read_here
 from fedasmu.run.start import start_of, vouched
-from fedasmu.settings.config import WITHOUT_INFLUENCE, Config
+from fedasmu.settings.config import Config
 from fedasmu.settings.recipe import key_of, load, override, parse, read
 from fedasmu.storage.record import BEFORE
 from fedasmu.study.variants import Variant
@@ -52,8 +50,7 @@ class Cell:
         if not (self.directory / "config.toml").is_file():
             return []
         there = load(self.directory / "config.toml", allow_code=self.config.code.values())
-        data = self.config.data
-        return differences(there, self.config.on(datasets.here(data.name, data.dir)) if data.fallback else self.config)
+        return differences(there, read_here(self.config))
 
     def cleared(self, anew: bool) -> Stage:
         """How far it is, after what is of no use has been removed."""
@@ -117,12 +114,3 @@ def cells(
 
 def own_method(recipe: Path, allow_code: bool) -> str:
     return load(recipe, allow_code=allow_code).algorithm.name
-
-
-def differences(there: Config, wanted: Config) -> list[str]:
-    """The settings in which two runs differ, as far as they can change a result."""
-    old, new = (flat(tomllib.loads(config.toml())) for config in (there, wanted))
-    ignored = set(WITHOUT_INFLUENCE)
-    if wanted.data.split == "user" or ":" in wanted.data.name:
-        ignored.add("fleet.devices")  # the data decide how many there are
-    return sorted(key for key in {*old, *new} - ignored if old.get(key) != new.get(key))

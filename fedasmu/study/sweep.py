@@ -36,8 +36,10 @@ def held_out(overrides: Sequence[str]) -> list[str]:
 
 
 def check(runs: Sequence[Cell]) -> None:
-    """Refuse whatever would be judged on the test data."""
+    """Refuse whatever would be judged on the test data, or could not be judged."""
     for cell in runs:
+        if cell.config.timing_only:
+            raise UserError("timing_only = true: a sweep judges models, and times alone leave none; it must be false")
         if not cell.config.data.held_out:
             raise UserError("data.held_out = 0: a sweep needs training data to judge on, a tenth for instance")
         if ":" in cell.config.data.name:

@@ -87,8 +87,11 @@ def distinct(variants: list[Variant]) -> list[Variant]:
 
 
 def starting_from(best: Mapping[str, Sequence[str]], variants: Iterable[Variant]) -> list[Variant]:
-    """The variants with the settings that an earlier sweep found best for each; what one says itself stays as it is."""
-    return [replace(one, changes=(*best.get(one.label, ()), *one.changes)) for one in variants]
+    """The variants with the settings that an earlier sweep found best for each, or for the one that it was made from.
+
+    What one says itself stays as it is.
+    """
+    return [replace(one, changes=(*best.get(one.label, best.get(one.base, ())), *one.changes)) for one in variants]
 
 
 def split(text: str) -> list[str]:

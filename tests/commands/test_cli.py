@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedasmu import Result, __version__, cli, data
+from fedasmu.errors import Interrupted
 from helpers.blobs import outputs
 from helpers.idx_files import small, write
 
@@ -71,6 +72,19 @@ def test_ctrl_c_while_torch_is_imported_is_one_word(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=120) == ("", "stopped\n")
     assert process.returncode == 130
+
+
+def test_ctrl_c_is_one_word_where_a_command_has_nothing_to_go_on_with(
+    fedasmu: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` among them: its small runs are gone with it."""
+
+    def stopped(trial: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("fedasmu.conformance.CHECKS", [stopped])
+    code, output = fedasmu("check", "fedavg")
+    assert (code, output.split()) == (130, ["stopped"])
 
 
 def test_a_run_ends_in_a_table_its_directory_and_a_picture(fedasmu: Command, tmp_path: Path) -> None:

@@ -46,6 +46,28 @@ def test_serve(tmp_path: Path) -> None:
     assert "timing_only" in said("serve", "quickstart", *timing)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--set", "local.lr=0.1"),
+        ("--listen", "0.0.0.0:8443"),
+        ("--name", "host"),
+        ("--seed", "0"),
+        ("--out", "elsewhere"),
+        ("--overwrite",),
+        ("--cert", "a.pem"),
+        ("--key", "a.pem"),
+        ("--members", "runs/fleet"),
+        ("--behind-proxy",),
+    ],
+    ids=lambda options: options[0],
+)
+def test_a_served_run_goes_on_as_it_is(options: tuple[str, ...], tmp_path: Path) -> None:
+    words = said("serve", "--resume", str(tmp_path), *options)
+    assert words.startswith("--resume goes on with the run as it is")
+    assert options[0] in words
+
+
 def test_one_process_serves_a_run(tmp_path: Path) -> None:
     """For as long as it serves: nobody serves the same run, replaces it, or simulates in its place."""
     out = tmp_path / "run"

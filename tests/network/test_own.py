@@ -112,6 +112,8 @@ def test_new_examples_are_announced_before_the_next_task(tmp_path: Path) -> None
     federation.work(device)
     assert eventually(lambda: roster[0].examples == len(shard), 60)
     federation.wait()
+    (seat,) = federation.folder.register.all()
+    assert seat.examples == len(shard), "what `fedasmu keys list` shows"
     assert len(asked) > 6
 
 

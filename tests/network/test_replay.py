@@ -74,6 +74,16 @@ def test_what_keeps_only_what_a_restart_needs_cannot_be_replayed(tmp_path: Path)
         played(federation)
 
 
+def test_a_folder_called_as_the_package_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison has one, fedasmu/seed-0; here it would even be a package."""
+    (tmp_path / "fedasmu").mkdir()
+    (tmp_path / "fedasmu" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    small = ["--devices", "2", "--uploads", "2", "--set", "model.name=softmax", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, ["rehearse", "quickstart", *small])
+    assert result.exit_code == 0, result.output
+
+
 def test_the_command_plays_a_run_again_and_names_what_was_changed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     small = ["--set", "model.name=softmax", "--set", "network.keep=all", "--set", "fleet.devices=2"]

@@ -54,6 +54,44 @@ def test_a_finished_run_stays_as_it_is_without_a_larger_budget(tmp_path: Path) -
         extended(tmp_path / "run", 9)
 
 
+def everything(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+OTHER: dict[str, tuple[int, dict[str, Any], str]] = {
+    "another method": (12, {"algorithm": {"name": "fedavg"}}, r"algorithm\.name is 'fedasync', not 'fedavg'"),
+    "its result alone": (8, {"algorithm": {"name": "fedavg"}}, r"algorithm\.name is 'fedasync', not 'fedavg'"),
+    "another rate": (12, {"local": {"lr": 0.2}}, r"local\.lr is 0\.1, not 0\.2"),
+    "a key that is not written": (8, {"evaluate": {"examples": 10}}, r"evaluate\.examples is None, not 10"),
+    "fewer uploads": (6, {}, r"stop\.uploads = 6: .*run has a budget of 8 already"),
+    "less time": (8, {"stop": {"uploads": 8, "time": 5.0}}, r"stop\.time = 5\.0: .*run has no such limit"),
+}
+
+
+@pytest.mark.parametrize("extendable", [True, False])
+@pytest.mark.parametrize("case", OTHER)
+def test_a_finished_run_goes_on_with_its_own_settings_alone(case: str, extendable: bool, tmp_path: Path) -> None:
+    uploads, changes, words = OTHER[case]
+    Experiment(settings(stop={"uploads": 8}), **OWN).run(tmp_path / "run", extendable=extendable)
+    before = everything(tmp_path / "run")
+    other = Experiment(settings(**{"stop": {"uploads": uploads}, **changes}), **OWN)
+    with pytest.raises(UserError, match=words):
+        other.run(tmp_path / "run", resume=True)
+    assert everything(tmp_path / "run") == before
+
+
+def test_what_the_data_and_the_weights_decide_is_no_other_setting(tmp_path: Path) -> None:
+    """The experiment itself does not have the number of devices, nor the digest of the weights, which its run has."""
+    table = settings(stop={"uploads": 8}) | {"fleet": {}}
+    weights = softmax().state_dict()
+    Experiment(table, weights=weights, **OWN).run(tmp_path / "run")
+    longer = Experiment(table | {"stop": {"uploads": 12}}, weights=weights, **OWN)
+    assert longer.run(tmp_path / "run", resume=True).summary["uploads"] == 12
+    others = {name: tensor + 1 for name, tensor in weights.items()}
+    with pytest.raises(UserError, match=r"model\.weights_sha256 is"):
+        Experiment(table, weights=others, **OWN).run(tmp_path / "run", resume=True)
+
+
 def test_an_interrupted_run_may_be_extended_too(tmp_path: Path) -> None:
     made(tmp_path / "run", 10, extendable=True)
     (tmp_path / "run" / "summary.json").unlink()

@@ -153,6 +153,15 @@ def test_the_same_command_goes_on_where_the_packages_data_stand_in(
     assert "other settings (local.lr)" in str(changed.exception)
 
 
+def test_the_same_comparison_of_times_alone_goes_on(tmp_path: Path) -> None:
+    """It reads no data, so nothing stands in for them."""
+    line = ["compare", "quickstart", "--methods", "fedavg", "--seeds", "1", "--set", "stop.uploads=2"]
+    line += ["--set", "timing_only=true", "--workers", "inline", "--out", str(tmp_path / "grid")]
+    assert CliRunner().invoke(app, line).exit_code == 0
+    again = CliRunner().invoke(app, line)
+    assert "1 of 1 runs are finished already" in again.output, again.exception
+
+
 def test_a_comparison_of_times_alone_ends_in_a_table_too(recipe: Path) -> None:
     out = recipe.parent / "times"
     code, text = run(recipe, "--seeds", "2", "--set", "timing_only=true", "--out", str(out))

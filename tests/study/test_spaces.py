@@ -13,10 +13,11 @@ from fedasmu import Result
 from fedasmu.algorithms import named
 from fedasmu.cli import app
 from fedasmu.errors import UserError
+from fedasmu.run.extension import differences
 from fedasmu.settings.packaged import RECIPES
 from fedasmu.settings.recipe import load
 from fedasmu.study import variants
-from fedasmu.study.cells import cells, differences
+from fedasmu.study.cells import cells
 from fedasmu.study.spaces import SPACES, between, check, with_rates, with_settings
 from fedasmu.study.sweep import for_each
 from fedasmu.study.variants import Variant
@@ -92,6 +93,13 @@ def test_a_variant_keeps_its_own_settings_where_its_method_was_tuned(tmp_path: P
     best = for_each([given], {"fedbuff": ["local.lr=0.2", "algorithm.buffer=2"]})
     (run,) = cells(RECIPES / "quickstart.toml", [given], [0], tmp_path, tuned=best)
     assert (run.config.local.lr, run.config.algorithm.model_dump()["buffer"]) == (0.2, 10)
+
+
+def test_a_sweep_of_a_variant_starts_from_what_was_found_for_its_method() -> None:
+    chosen = variants.read("fedbuff(buffer=10),mine=fedbuff(buffer=5)")
+    first, mine = variants.starting_from({"fedbuff": ["local.lr=0.2"], "mine": ["local.lr=0.3"]}, chosen)
+    assert first.changes == ("local.lr=0.2", "algorithm.buffer=10")
+    assert mine.changes == ("local.lr=0.3", "algorithm.buffer=5")
 
 
 def test_more_trials_of_its_own_settings_go_on_where_fewer_ended() -> None:

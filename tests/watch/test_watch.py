@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu.commands.watching import beside
 from fedasmu.events import columns
 from fedasmu.watch import prometheus
 from fedasmu.watch.follow import CHUNK, Place, news
@@ -180,6 +181,17 @@ def test_a_wrong_port_and_a_wrong_folder_are_said() -> None:
     code, message = told(".", "--listen", "127.0.0.1:1000000")
     assert code == 2
     assert "Traceback" not in message
+
+
+def test_a_folder_called_as_the_package_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A comparison has one, fedasmu/seed-0; here it would even be a package."""
+    (tmp_path / "fedasmu").mkdir()
+    (tmp_path / "fedasmu" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with beside(tmp_path / "run", True):
+        assert "watch it at http://" in capsys.readouterr().out
 
 
 # --- in the browser
