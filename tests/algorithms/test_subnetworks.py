@@ -136,6 +136,7 @@ def test_a_task_changes_only_its_sub_network(choice: str, tmp_path: Path, monkey
     pacing, algorithm = {"max_in_flight": 1}, {"name": "asyncdrop", "choice": choice}
     table = settings(algorithm=algorithm, local={"batch": 15}, stop={"uploads": 4}, pacing=pacing)
     Experiment(table, model=network, data=blobs()).run(tmp_path / "drop", observe=look)
+    assert len(seen) == 4
     for (before, _), (after, mask) in pairwise(seen):
         assert (~mask).sum() == 6 * (20 + 5 + 2)  # units; each has weights, a bias, BatchNorm's four, and columns
         assert torch.equal(before[~mask], after[~mask])

@@ -15,7 +15,7 @@ from fedasmu.errors import UserError
 from fedasmu.report.league import League, find, leagues
 from fedasmu.settings.packaged import RECIPES
 from fedasmu.settings.recipe import load
-from fedasmu.study import judging, reproduce, studies
+from fedasmu.study import judging, reproduce, studies, variants
 from fedasmu.study.paper import EVERY, Claim, claims, gain, printed
 from fedasmu.study.studies import BUDGETS, STUDIES, Part, Study
 from helpers.made_runs import made_run
@@ -46,6 +46,7 @@ def test_every_study_has_claims_recipes_and_methods() -> None:
     for name, study in STUDIES.items():
         assert name == "asynchrony" or claims(name) or all(claims(part.printed) for part in study.parts)
         assert all((RECIPES / f"{part.recipe}.toml").is_file() for part in study.parts)
+        assert variants.read(study.methods)
     assert len(studies.SENSITIVITY.split(",")) == 13
 
 
