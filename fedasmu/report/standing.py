@@ -16,7 +16,8 @@ from fedasmu.errors import printable
 from fedasmu.measure import Metric
 from fedasmu.run.result import Result, flat
 
-NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device")
+# Of first weights their digest counts, not where they lay.
+NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device|model\.weights")
 Floats = NDArray[np.float64]
 
 

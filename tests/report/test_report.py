@@ -223,6 +223,14 @@ def test_a_method_with_fewer_seeds_is_named(tmp_path: Path) -> None:
     assert tables.main_table(found).note.startswith("Means over 2 seeds (fedbuff 1); accuracy: ")
 
 
+def test_where_first_weights_lay_is_not_the_task(tmp_path: Path) -> None:
+    for number, (method, digest) in enumerate((("fedasmu", "a" * 64), ("fedbuff", "a" * 64), ("fedavg", "b" * 64))):
+        first = [f"model.weights=/home/{number}/first.safetensors", f"model.weights_sha256={digest}"]
+        made_run(tmp_path / method / "seed-0", method, 0, overrides=first)
+    found = [sorted(one.label for one in league.standings) for league in leagues(find([tmp_path]))]
+    assert sorted(found) == [["fedasmu", "fedbuff"], ["fedavg"]]
+
+
 def test_a_table_says_what_makes_its_rows_unequal(tmp_path: Path) -> None:
     made_run(tmp_path / "fedasmu/seed-0", "fedasmu", 0, uploads=1160, engine="native")
     made_run(tmp_path / "fedbuff/seed-0", "fedbuff", 0, uploads=5000, engine="PyTorch")
