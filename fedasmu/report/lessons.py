@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedasmu.report.league import League, target_of
-from fedasmu.report.standing import Standing
+from fedasmu.report.standing import Standing, paired
 
 FEW = 6  # methods that a picture can show without a tangle
 # Student's t that 95 % of the samples stay within, two-sided, for 1 to 10 degrees of freedom; beyond, nearly 2.
@@ -27,12 +27,6 @@ def decided(values: Sequence[float]) -> int:
         return 0
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
     return 0 if abs(mean) <= t_95(len(values) - 1) * error else int(math.copysign(1, mean))
-
-
-def apart(one: Standing, other: Standing) -> list[float]:
-    """By how much their final scores differ on each of the seeds that both were run on."""
-    mine, theirs = ({run.seed: run.result.score for run in each.runs} for each in (one, other))
-    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
 
 
 def noise(league: League) -> float:
@@ -58,7 +52,7 @@ def leaders(league: League) -> list[Standing]:
     first, least = ranked(league)[0], noise(league)
 
     def told(other: Standing) -> bool:
-        values = apart(first, other)
+        values = [mine.score - theirs.score for mine, theirs in paired(first, other)]
         beyond = len(values) == 2 and abs(first.score - other.score) > least
         return decided(values) != 0 or beyond
 

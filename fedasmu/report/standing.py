@@ -135,3 +135,9 @@ class Standing:
         # Between two evaluations the last one stands: nothing better is known.
         held = np.stack([scores[np.searchsorted(time, times, side="right") - 1] for time, scores in curves])
         return times, held.mean(axis=0), held.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+
+
+def paired(one: Standing, other: Standing) -> list[tuple[Result, Result]]:
+    """Of the seeds that both were run on: these met the same split, fleet and initial weights."""
+    there = {run.seed: run.result for run in other.runs}
+    return [(run.result, there[run.seed]) for run in one.runs if run.seed in there]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedasmu.report.league import League
 from fedasmu.report.lessons import decided
-from fedasmu.report.standing import Standing
+from fedasmu.report.standing import Standing, paired
 from fedasmu.report.tables import Grid
 from fedasmu.run.result import Result
 from fedasmu.study.paper import EVERY, Claim, claims, gain
@@ -73,7 +73,7 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
         if len(standings) < 2:
             return []
         best, worst = (pick(league.standings, key=lambda one: one.score) for pick in (max, min))
-        apart = [100 * (one.score - other.score) for one, other in _pairs(best, worst)]
+        apart = [100 * (one.score - other.score) for one, other in paired(best, worst)]
         return [Gain(100 * (best.score - worst.score), tuple(claim.high - value for value in apart))]
     baselines = set(standings) - {claim.better, OURS}
     worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label in baselines)]
@@ -83,7 +83,7 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
 
 
 def _gain(claim: Claim, better: Standing, worse: Standing, target: float) -> Gain:
-    pairs = _pairs(better, worse)
+    pairs = paired(better, worse)
     if not pairs:
         return Gain(math.nan)
     mine, theirs = zip(*pairs, strict=True)
@@ -115,12 +115,6 @@ def _at_least(result: Result, time: float | None) -> float:
 
 def _never(time: float | None) -> float:
     return math.inf if time is None else time
-
-
-def _pairs(one: Standing, other: Standing) -> list[tuple[Result, Result]]:
-    """Of the seeds that both were run on: these met the same split, fleet and initial weights."""
-    there = {run.seed: run.result for run in other.runs}
-    return [(run.result, there[run.seed]) for run in one.runs if run.seed in there]
 
 
 def verdict_table(judged: Sequence[Judgement]) -> Grid:
