@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedasmu.algorithms.base import Federation
-from fedasmu.algorithms.feddyn import strength
+from fedasmu.algorithms.feddyn import strength_for
 
 
 class Correction(ABC):
@@ -51,8 +51,7 @@ class DynamicRegulariser(Correction):
         self.mean_h = torch.zeros(())
 
     def pull(self, device: int) -> float | None:
-        known = self.federation
-        return strength(self.alpha, known.examples[device], known.total / known.devices)
+        return strength_for(device, self.alpha, self.federation)
 
     def corrected(self, device: int, displacement: Tensor) -> Tensor:
         self.mean_h = self.mean_h + displacement / self.federation.devices

@@ -24,6 +24,11 @@ def strength(alpha: float, examples: int, mean_examples: float) -> float:
     return alpha * mean_examples / examples
 
 
+def strength_for(device: int, alpha: float, federation: Federation) -> float:
+    """Of what is known of the devices now: real ones enrol with their own numbers of examples."""
+    return strength(alpha, federation.examples[device], federation.total / federation.devices)
+
+
 def anchor(received: Tensor, h: Tensor) -> Tensor:
     """alpha_i (w - w_r + h_i) is a pull of alpha_i towards w_r - h_i"""
     return received - h
@@ -44,8 +49,7 @@ class DynamicAverage(Aggregator):
         self.mean_h = torch.zeros(())
 
     def brief(self, device: int) -> Mapping[str, Any]:
-        known = self.federation
-        return table(RegulariserBrief(strength(self.alpha, known.examples[device], known.total / known.devices)))
+        return table(RegulariserBrief(strength_for(device, self.alpha, self.federation)))
 
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         trainable, ones = self.federation.trainable, [1.0] * len(uploads)
