@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from fedasmu.errors import UserError
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.tables import Grid, main_table
 from fedasmu.report.writing import write_report
@@ -70,6 +71,7 @@ def _once(pattern: str, new: str, text: str) -> str:
 def put(runs: Path, cell: str) -> None:
     """The picture, the page and the tables are made from the archive: it has all that they need."""
     kept = CELLS / f"{cell}-runs.tar.xz"
+    find([runs / cell])  # before an archive is replaced: a wrong name has no runs
     archive(runs / cell, kept)
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(kept) as file:
@@ -90,4 +92,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     for cell in sys.argv[2:]:
-        put(Path(sys.argv[1]), cell)
+        try:
+            put(Path(sys.argv[1]), cell)
+        except UserError as error:
+            raise SystemExit(f"error: {error}") from None
