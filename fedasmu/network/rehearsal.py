@@ -6,14 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedasmu.errors import UserError
+from fedasmu.errors import Interrupted, UserError
 from fedasmu.network.folder import Folder
 from fedasmu.network.listener import bound
 from fedasmu.network.script import Line, Tape
@@ -79,9 +79,8 @@ class Rehearsal:
         with ExitStack() as stack:
             stack.callback(self.listening.close)
             devices = [stack.enter_context(_Process(self._command(number))) for number in range(len(self.shards))]
-            watcher = threading.Thread(target=self._watch, args=(devices, stopping), daemon=True)
-            watcher.start()
-            serving.serve(self.listening)
+            with self._watched(devices, stopping):
+                serving.serve(self.listening)
             for device in devices:
                 device.finish()
         if lines is not None and serving.script.differing:
@@ -96,14 +95,29 @@ class Rehearsal:
         # -P: a comparison's folder called fedasmu, here, is not the package.
         return [sys.executable, "-P", "-m", "fedasmu", "join", self.folder.url, *options, "--quiet"]
 
-    def _watch(self, devices: list[_Process], stopping: threading.Event) -> None:
+    @contextmanager
+    def _watched(self, devices: list[_Process], stopping: threading.Event) -> Iterator[None]:
         """A device that ends with an error before the run does ends the rehearsal, with what it said."""
-        while not stopping.wait(0.5):
-            for device in devices:
-                if device.failed:
-                    self.say(f"a device ended: {device.error()}")
+        over, said = threading.Event(), list[str]()
+
+        def watch() -> None:
+            while not over.wait(0.5) and not stopping.is_set():
+                if failed := next((device for device in devices if device.failed), None):
+                    said.append(failed.error())
                     stopping.set()
-                    return
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        except Interrupted:
+            if said:
+                raise UserError(f"a device ended: {said[0]}") from None
+            raise
+        finally:
+            # Before the devices are let go: one that is killed then has not failed, and its words are closed.
+            over.set()
+            watcher.join()
 
 
 class _Process:

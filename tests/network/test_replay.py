@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from fedasmu.cli import app
 from fedasmu.errors import Refused, UserError
 from fedasmu.network.folder import Folder
+from fedasmu.network.rehearsal import write_shards
 from fedasmu.network.replay import Replayed, replay
 from helpers.federation import Federation
 from helpers.said import said
@@ -82,6 +83,21 @@ def test_a_folder_called_as_the_package_is_not_taken_for_it(tmp_path: Path, monk
     small = ["--devices", "2", "--uploads", "2", "--set", "model.name=softmax", "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(app, ["rehearse", "quickstart", *small])
     assert result.exit_code == 0, result.output
+
+
+def test_a_device_that_cannot_go_on_ends_the_rehearsal_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> list[Path]:
+        paths = write_shards(*given)  # type: ignore[arg-type]
+        paths[0].write_text("no examples")
+        return paths
+
+    monkeypatch.setattr("fedasmu.network.rehearsal.write_shards", broken)
+    small = ["--devices", "2", "--set", "model.name=softmax", "--out", str(tmp_path / "run")]
+    words = said("rehearse", "quickstart", *small)
+    assert "a device ended" in words
+    assert "data.npz" in words
 
 
 def test_the_command_plays_a_run_again_and_names_what_was_changed(tmp_path: Path) -> None:
