@@ -47,6 +47,7 @@ def rehearse(
     from fedasmu.report.summary import table
     from fedasmu.run.progress import Live
     from fedasmu.run.result import Result
+    from fedasmu.storage.record import SCRIPT
     from fedasmu.system.process import one_thread, stop_request
 
     changes = [f"fleet.devices={devices}", "pacing.max_in_flight=0.5", "network.per_address=0"]
@@ -58,12 +59,12 @@ def rehearse(
     world = built(config)
     live, began = Live(console, config.stop.uploads), time.monotonic()
     with begun(world, directory, overwrite), one_thread(), stop_request() as stopping, live.shown():
-        lines = simulated(world, directory / "simulated") if script else None
+        lines = simulated(world, directory / SCRIPT) if script else None
         Rehearsal(world, directory, live.say, speeds).run(stopping, live.observe, lines)
     console.print(table(Result(directory)))
     say(f"{len(world.examples)} devices over TLS, {time.monotonic() - began:.0f} s; run directory: {directory}")
     if script:
-        others = differing(directory / "simulated", directory)
+        others = differing(directory / SCRIPT, directory)
         if others:
             raise UserError(f"not the same bytes as the simulation's: {', '.join(others)}")
         say(f"{len(FILES)} files byte-identical with the simulation's: {', '.join(FILES)}")

@@ -21,6 +21,7 @@ from fedasmu.network.serving import Serving
 from fedasmu.pools import Inline
 from fedasmu.run.build import World
 from fedasmu.run.conclusion import conclude
+from fedasmu.run.profiles import write_profiles
 from fedasmu.server.desk import Desk
 from fedasmu.simulation.build import fleet_of, simulator
 from fedasmu.storage.record import Record
@@ -34,6 +35,7 @@ def simulated(world: World, directory: Path) -> list[Line]:
     """Run the recipe on the virtual clock, and keep the order of its events."""
     directory.mkdir(parents=True)
     write_whole(directory / "config.toml", world.config.toml())
+    write_profiles(world.profiles, directory / "fleet.csv")
     record = Record(directory)
     began = time.monotonic()
     assert world.trainer is not None

@@ -97,7 +97,7 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     low = min(standing.score_at(right) for standing in drawn)
     if league.metric.is_share:
         axes.set(ylim=(max(0.0, low - max(top - low, 0.2)), min(1.0, top + 0.03)))
-    axes.set(xlabel="virtual time (s)", ylabel=f"{league.metric.name} (running mean)")
+    axes.set(xlabel=f"{league.clock} (s)", ylabel=f"{league.metric.name} (running mean)")
     axes.xaxis.set_major_formatter(SECONDS)
     axes.grid(alpha=0.25, linewidth=0.5)
     figure.legend(
@@ -117,12 +117,12 @@ def smooth(values: Floats, width: int = 9) -> Floats:
 
 
 def times(league: League) -> Figure:
-    """Virtual time to each target: a panel a target, a bar a method."""
+    """The time to each target: a panel a target, a bar a method."""
     targets, rows = league.targets, list(reversed(league.standings))
     figure = Figure(figsize=(1.8 + 2.5 * len(targets), 1.0 + 0.25 * len(rows)), layout="constrained")
     for axes, target in zip(figure.subplots(1, len(targets), sharey=True, squeeze=False)[0], targets, strict=True):
         _bars(axes, rows, target, league.reference)
-        axes.set(title=f"to {target:g}")
+        axes.set(title=f"to {target:g}", xlabel=f"{league.clock} (s)")
     figure.suptitle(league.title, x=0.01, ha="left", fontsize=10)
     return figure
 
@@ -137,7 +137,7 @@ def _bars(axes: Any, rows: Sequence[Standing], target: float, reference: Standin
         width = reach.median if reached else 0.0
         axes.barh(place, width, height=0.7, color=COLOURS[0] if standing is reference else "#A9B4C2")
         axes.text(width + 0.02 * longest, place, text, va="center", fontsize=7, color="black" if reached else "#777777")
-    axes.set(xlim=(0, 1.35 * longest), ylim=(-0.6, len(rows) - 0.4), xlabel="virtual time (s)")
+    axes.set(xlim=(0, 1.35 * longest), ylim=(-0.6, len(rows) - 0.4))
     axes.locator_params(axis="x", nbins=3)
     axes.xaxis.set_major_formatter(SECONDS)
     axes.set_yticks(range(len(rows)), [shown(standing.label) for standing in rows])
@@ -151,7 +151,7 @@ def parts(league: League, members: Sequence[Standing]) -> Figure:
     panels = figure.subplots(1, 1 if target is None else 2, sharey=True, squeeze=False)[0]
     if target is not None:
         _bars(panels[1], rows, target, members[0])
-        panels[1].set(xlabel=f"virtual time to {target:g} (s)")
+        panels[1].set(xlabel=f"{league.clock} to {target:g} (s)")
     for place, standing in enumerate(rows):
         values, colour = standing.scores, COLOURS[0] if place == len(rows) - 1 else "#5B6878"
         panels[0].plot(values, [place] * len(values), "o", color=colour, markersize=4, alpha=0.5)
@@ -184,7 +184,7 @@ def environments(leagues: Sequence[League], style: dict[str, dict[str, Any]]) ->
                 below.plot(column + shift, median, markersize=5, **look)
         above.plot([], [], label=shown(label), markersize=5, **look)
     above.set(ylabel=", ".join(dict.fromkeys(league.metric.name for league in leagues)))
-    below.set(ylabel="virtual time to target (s)", yscale="log")
+    below.set(ylabel=f"{leagues[0].clock} to target (s)", yscale="log")
     for which in (below.yaxis.set_major_formatter, below.yaxis.set_minor_formatter):
         which(SECONDS)
     below.set_xticks(range(len(leagues)), _ticks(leagues), fontsize=8)

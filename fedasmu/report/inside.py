@@ -30,7 +30,7 @@ DEVICE_CONTROLS: tuple[Curve, ...] = (("γ", Delivered, "gamma"), ("υ", Deliver
 
 
 def draw_inside(result: Result) -> Figure | None:
-    """Six panels over virtual time: a dot for each decision, a line for their running mean. None for other methods."""
+    """Six panels over time: a dot for each decision, a line for their running mean. None for other methods."""
     if not result.has_events:
         return None
     events = [event for event in result.typed_events if isinstance(event, Noted)]
@@ -46,7 +46,7 @@ def draw_inside(result: Result) -> Figure | None:
     _relative(panels[4], "controls on the server", CONTROLS, events)
     _relative(panels[5], "controls on the devices", DEVICE_CONTROLS, events)
     for axes in panels:
-        axes.set_xlabel("virtual time (s)")
+        axes.set_xlabel(f"{result.clock} (s)")
         axes.grid(alpha=0.25)
     return figure
 

@@ -32,7 +32,7 @@ def table(leagues: Sequence[League]) -> str:
     body = "\n".join(rf"{escaped(titled(label))} & {_row(leagues, label)} \\" for label in labels)
     evaluations = settled([standing for league in leagues for standing in league.standings])
     return f"""% needs \\usepackage{{booktabs}}
-% {_first(leagues)}: {evaluations}, mean and standard deviation over the seeds. Times: median virtual seconds
+% {_first(leagues)}: {evaluations}, mean and standard deviation over the seeds. Times: median seconds
 % to that value; / if never reached, and in brackets how many seeds got there if not all did. Bold: the best, and for
 % the first column whatever a paired t-test over the seeds (5 %) does not tell from it, if it is within their noise.
 \\begin{{tabular}}{{l{"r" * sum(widths)}}}

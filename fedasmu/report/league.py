@@ -23,6 +23,7 @@ from fedasmu.report.labels import check_reference, kept_order
 from fedasmu.report.sound import sound
 from fedasmu.report.standing import Run, Standing
 from fedasmu.run.result import Result
+from fedasmu.storage.record import SERVED
 
 UNIMPORTANT = ("seed", "name", "checkpoint_seconds")  # for telling methods apart
 
@@ -48,12 +49,18 @@ class League:
         return self.standings[0]
 
     @cached_property
+    def clock(self) -> str:
+        """What the times of its runs are; of simulated and served ones side by side, just time."""
+        clocks = {run.result.clock for standing in self.standings for run in standing.runs}
+        return clocks.pop() if len(clocks) == 1 else "time"
+
+    @cached_property
     def common_time(self) -> float:
-        """The virtual time that every run reached: after as many uploads, those that wait for no one are done first."""
+        """The time that every run reached: after as many uploads, those that wait for no one are done first."""
         return min(float(run.result.curve["time"][-1]) for standing in self.standings for run in standing.runs)
 
     def times_as_long(self, standing: Standing, target: float) -> float:
-        """How many times the reference's virtual time this method needs; NaN if either never got there."""
+        """How many times the reference's time this method needs; NaN if either never got there."""
         mine, first = standing.reach(target).median, self.reference.reach(target).median
         return mine / first if math.isfinite(mine) and math.isfinite(first) and first > 0 else math.nan
 
@@ -91,9 +98,10 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
             if not (trouble.parent / "summary.json").is_file():
                 say(f"failed, so not in here: {printable(str(trouble.parent))}: {_last_line(trouble)}")
         if unfinished := _unfinished(directory):
-            first, *others = (printable(str(one)) for one in unfinished)
-            more = f" and {len(others)} more" if others else ""
-            say(f"unfinished, so not in here: {first}{more} (`fedasmu resume {first}` goes on with it)")
+            first, more = printable(str(unfinished[0])), len(unfinished) - 1
+            command = "serve --resume" if (unfinished[0] / SERVED).exists() else "resume"
+            also = f" and {more} more" if more else ""
+            say(f"unfinished, so not in here: {first}{also} (`fedasmu {command} {first}` goes on with it)")
     kept = sound(found.values(), say)
     if bare := sum(not result.has_events for result in kept):
         say(f"{bare} of {len(kept)} runs without events.jsonl: what is told from events is not shown of them")

@@ -105,12 +105,13 @@ def _note(league: League, when: str) -> str:
     several = any(len(standing.runs) > 1 for standing in league.standings)
     note = (
         f"{seeds_of(league)}; {_judged(league)}: {settled(league.standings)}"
-        f"{', ± standard deviation' if several else ''}; {when}: the same at that virtual time, which all runs "
+        f"{', ± standard deviation' if several else ''}; {when}: the same at that {league.clock}, which all runs "
         "reached; last: the last evaluation alone."
     )
     if league.targets:
+        seconds = league.clock.replace("time", "seconds")
         compared = f", and in brackets how many times as long as {league.reference.label}"
-        note += f" Times: {'median ' * several}virtual seconds{compared if len(league.standings) > 1 else ''}."
+        note += f" Times: {'median ' * several}{seconds}{compared if len(league.standings) > 1 else ''}."
     if any(standing.mean("refused") for standing in league.standings):
         note += " Refused: uploads that the server could not use, most often because training diverged (local.lr)."
     uploads = [count for standing in league.standings for count in standing.values("uploads")]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedasmu.errors import UserError, reading
 from fedasmu.events import Event, Fetched, Started, of_line
 from fedasmu.measure import ACCURACY, Metric
-from fedasmu.storage.record import SERVED
+from fedasmu.storage.record import SCRIPT, SERVED
 
 if TYPE_CHECKING:
     import pandas
@@ -69,7 +69,8 @@ class Result:
     @property
     def clock(self) -> str:
         """What its times are: of a run whose devices are real ones, those of the server's own clock."""
-        return "time" if (self.directory / SERVED).exists() else "virtual time"
+        real = (self.directory / SERVED).exists() and not (self.directory / SCRIPT).exists()
+        return "time" if real else "virtual time"
 
     @property
     def has_events(self) -> bool:

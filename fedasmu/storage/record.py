@@ -31,6 +31,7 @@ from fedasmu.system.lock import LOCK, locked
 
 SHELVES = "shelves"
 SERVED = "network.json"  # there if the devices are real ones
+SCRIPT = "simulated"  # there, too, if they play the order and the times of a simulation: the run directory of that
 TOGETHER = 500  # lines that are written at once, at the latest
 NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind

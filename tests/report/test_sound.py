@@ -18,6 +18,7 @@ from fedasmu.report.latex import escaped
 from fedasmu.report.league import find
 from fedasmu.report.page import write_page
 from fedasmu.report.sound import check
+from fedasmu.storage.record import SERVED
 from helpers.blobs import blobs, settings, softmax
 
 RUN: dict[str, Path] = {}
@@ -159,6 +160,9 @@ def test_runs_that_are_not_finished_are_told_of(finished: Path) -> None:
     shutil.copytree(finished, finished.parent / "worse")
     find([finished.parent], said.append)
     assert said[1].startswith(f"unfinished, so not in here: {finished} and 1 more (")
+    (finished / SERVED).write_text("{}")
+    find([finished.parent], said.append)
+    assert said[2].endswith(f"(`fedasmu serve --resume {finished}` goes on with it)")
 
 
 def test_a_report_does_not_need_the_models(finished: Path) -> None:

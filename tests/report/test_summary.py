@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu.report.figures import curves, looks, times
+from fedasmu.report.league import leagues
 from fedasmu.report.overfitting import overfit
 from fedasmu.report.summary import lines
-from fedasmu.storage.record import SERVED
+from fedasmu.report.tables import main_table
+from fedasmu.storage.record import SCRIPT, SERVED
 from helpers.made_runs import made_run
 
 
@@ -19,6 +22,19 @@ def test_only_simulated_time_is_called_virtual(tmp_path: Path) -> None:
     (tmp_path / "run" / SERVED).write_text("{}")
     assert {"time", "time to 0.5"} <= dict(lines(result)).keys()
     assert result.plot().axes[0].get_xlabel() == "time (s)"
+    (tmp_path / "run" / SCRIPT).mkdir()
+    assert result.clock == "virtual time", "its devices played a simulation"
+
+
+def test_a_report_calls_time_virtual_only_if_it_is_of_all_its_runs(tmp_path: Path) -> None:
+    results = [made_run(tmp_path / method / "seed-0", method) for method in ("fedavg", "fedasync")]
+    (league,) = leagues(results)
+    assert "virtual seconds" in main_table(league).note
+    (tmp_path / "fedavg" / "seed-0" / SERVED).write_text("{}")
+    (league,) = leagues(results)
+    assert "virtual" not in main_table(league).note
+    for figure in (curves(league, looks(["fedavg", "fedasync"])), times(league)):
+        assert figure.axes[0].get_xlabel() == "time (s)"
 
 
 @pytest.mark.parametrize(

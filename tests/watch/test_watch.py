@@ -238,7 +238,7 @@ def test_it_moves_while_a_run_goes_on_and_survives_its_kill_and_resume(
         assert not browser.run("document.getElementById('learned').hidden")
         browser.run("document.getElementById('clock').click()")
         browser.wait(
-            "document.getElementById('clock').innerText.includes('virtual') && charts.score.u.data[0].length > 3", 60
+            "document.getElementById('clock').innerText.includes('run') && charts.score.u.data[0].length > 3", 60
         )
         assert browser.run("charts.score.u.data[0].every((minute, at, all) => !at || minute >= all[at - 1])")
         assert browser.run("Math.max(...charts.score.u.data[0])") < 10, "minutes of real time, not virtual seconds"

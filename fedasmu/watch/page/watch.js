@@ -198,7 +198,7 @@ function follow() {
 $("find").addEventListener("input", redraw);
 $("clock").addEventListener("click", () => {
   real = !real;
-  $("clock").textContent = real ? "over virtual time" : "over real time";
+  $("clock").textContent = real ? "over the run's time" : "over real time";
   if (charts.score) buildCurves();
   redraw();
 });
