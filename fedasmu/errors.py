@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
 import errno
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 # What reading a file raises that is cut short, damaged or made up.
-BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, csv.Error)
 
 
 class UserError(Exception):
@@ -71,7 +72,7 @@ def refusal(error: BaseException, where: str | Path = "") -> str:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror or error}"
     if isinstance(error, RecursionError):
         return "damaged: nested too deeply"
     missing = isinstance(error, KeyError)

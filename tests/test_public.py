@@ -142,9 +142,11 @@ def test_a_sweep(tmp_path: Path) -> None:
         ({"grid": {"lr": [0.1]}}, "grid lr: name the section too"),
         ({"grid": {"local.lr": "0.1,0.2"}}, "grid local.lr: give the values to try as a list, not '0.1,0.2'"),
         ({"grid": {"local.lr": 0.1}}, "grid local.lr: give the values to try as a list, not 0.1"),
+        ({"grid": "local.lr=0.1"}, "grid: 'local.lr=0.1' is no table; for instance {'local.lr':"),
         ({"grid": {"fedasync.alpha": [0.1]}}, "grid fedasync.alpha: none of the methods has it"),
         ({"trials": 99}, "trials = 99: must be 1 to 9"),
         ({"trials": 1, "seeds": 0}, "seeds = 0"),
+        ({"trials": 1, "seeds": 2.5}, "seeds = 2.5"),
         ({"trials": 1, "changes": {"local.lrr": 1}}, "changes:\n  local.lrr: unknown key; did you mean local.lr?"),
         ({"trials": 1, "changes": {"algorithm.name": "fedasync"}}, "changes algorithm.name: the list of methods says"),
         ({"trials": 1, "changes": {"data.held_out": 0}}, "data.held_out = 0: a sweep needs training data"),
@@ -201,8 +203,14 @@ def test_data_in_forms_that_are_none(given: Any, message: str) -> None:
 
 
 def test_what_is_no_federated_data_is_refused_in_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"data: not <function .*FederatedData\.of"):
+    with pytest.raises(UserError, match=r"data: not a function, but FederatedData\.of"):
         Experiment(settings(), model=softmax, data=blobs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_settings_is_refused_in_a_sentence(given: Any) -> None:
+    with pytest.raises(UserError, match=f"settings: .* not {given}"):
+        Experiment(given)
 
 
 def test_a_model_that_ends_the_process_is_refused_in_a_sentence(tmp_path: Path) -> None:

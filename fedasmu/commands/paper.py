@@ -81,6 +81,11 @@ def reproduce(
     if tune and tuned:
         raise UserError("--tune finds settings, --tuned takes those that were found: give one of them")
     if study in ("clock", "theorem"):
+        given = {"--budget": budget != "small", "--only": only, "--seeds": seeds, "--tune": tune, "--tuned": tuned}
+        given |= {"--workers": workers, "--overwrite": overwrite, "--set": overrides and study == "theorem"}
+        if useless := ", ".join(option for option, value in given.items() if value):
+            takes = "--set and --out" if study == "clock" else "--out"
+            raise UserError(f"{useless}: nothing to choose for {study}, which takes {takes} alone")
         out = out or Path("runs") / study
         _write(out / f"{study}.md", [_clock(overrides or []) if study == "clock" else _theorem(out)])
         return

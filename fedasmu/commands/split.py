@@ -10,10 +10,12 @@ import typer
 from rich.table import Table
 
 from fedasmu.commands import console, say
+from fedasmu.errors import UserError
 
 if TYPE_CHECKING:
     from fedasmu.data.split_summary import Summary
 
+PICTURES = (".png", ".pdf", ".svg")
 EXAMPLE = (
     "[bold]Example[/bold]  fedasmu data show fashion-mnist --split dirichlet --alpha 0.1 --devices 100 --out split.png"
 )
@@ -29,6 +31,8 @@ def show(
     directory: Annotated[Path | None, typer.Option("--dir", help="Look here before all other places.")] = None,
 ) -> None:
     """Show how a data set is divided over the devices, just as a run with this seed divides it."""
+    if out is not None and out.suffix.lower() not in PICTURES:
+        raise UserError(f"--out {out}: a picture's name must end in {', '.join(PICTURES)}")
     from fedasmu.data.split_summary import draw, summary
     from fedasmu.run.materials import federated_data
     from fedasmu.settings.recipe import parse

@@ -47,8 +47,8 @@ Methods = Annotated[str | None, typer.Option(metavar="LIST", help="Methods, see 
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
 ]
-Seeds = Annotated[int, typer.Option(help="How many seeds.")]
-FirstSeed = Annotated[int, typer.Option(help="The first of them.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds.")]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first of them.")]
 Tuned = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The tuned.json of a `fedasmu sweep`: its best settings.")
 ]
@@ -94,7 +94,7 @@ def compare(
     chosen = _crossed(_named(path, methods, allow_code), vary or [], "--vary")
     out = out or Path("runs") / f"compare-{path.stem}"
     found = for_each(chosen, found_before(tuned, chosen, allow_code))
-    grid = cells(path, chosen, seed_range(seeds, first_seed), out, overrides or [], budget, found, allow_code)
+    grid = cells(path, chosen, range(first_seed, first_seed + seeds), out, overrides or [], budget, found, allow_code)
     grid = [replace(cell, track=tuple(track or [])) for cell in grid]
     labels = [one.label for one in chosen]
     check_reference(reference, labels)
@@ -163,7 +163,7 @@ def sweep(
     known = variants.starting_from(found_before(tuned, named, allow_code), named)
     chosen = _crossed(known, grid or [], "--grid")
     out = out or Path("runs") / f"sweep-{path.stem}"
-    seed_list = seed_range(seeds, first_seed)
+    seed_list = range(first_seed, first_seed + seeds)
     failed: Failures = []
 
     def run(cells: list[Cell]) -> None:
@@ -211,9 +211,3 @@ def found_before(tuned: Path | None, chosen: list[Variant], allow_code: bool) ->
     for one in [one for one in chosen if not {one.label, one.base} & set(best)]:
         say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
     return best
-
-
-def seed_range(count: int, first: int) -> range:
-    if count < 1 or first < 0:
-        raise UserError(f"--seeds {count} --first-seed {first}: there must be at least one seed, from 0 on")
-    return range(first, first + count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -116,7 +117,7 @@ def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:
             f"this {type(given).__name__} is none: {error}"
         ) from None
     if targets.is_floating_point():
-        targets = targets.float().view(len(targets), -1)
+        targets = targets.float().reshape(*targets.shape[:1], math.prod(targets.shape[1:]))
         if not bool(torch.isfinite(targets).all()):
             raise UserError(f"{name}: the targets are not all finite numbers")
     elif targets.dim() != 1:

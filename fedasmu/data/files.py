@@ -119,8 +119,10 @@ def _divided(
     """Which examples are trained on, which are kept to test on, and of the former those of each device."""
     if not 0 <= test < 1:
         raise UserError(f"test = {test}: the share to test on; at least 0 and less than 1")
-    if owners is None and not 1 <= devices <= count:
-        raise UserError(f"devices = {devices}: there are {count} examples; need at least one for each device")
+    if owners is None and not (isinstance(devices, int) and 1 <= devices <= count):
+        raise UserError(
+            f"devices = {devices}: there are {count} examples; need a whole number of devices, and an example for each"
+        )
     random = np.random.default_rng(derive(seed, "files"))
     if owners is None:
         groups = np.array_split(random.permutation(count), devices)

@@ -60,7 +60,7 @@ class Gate:
         return self.open[address] < self.per_address and bucket.take(now)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int, option: str = "--listen ADDRESS:PORT") -> socket.socket:
     """A listening socket, or a sentence about why not."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -71,7 +71,7 @@ def bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"--listen {host}:{port}: {reason}; choose another with --listen ADDRESS:PORT") from None
+        raise UserError(f"{host}:{port}: {reason}; choose another with {option}") from None
     listening.setblocking(False)
     return listening
 

@@ -28,7 +28,8 @@ def shown(label: str) -> str:
 
 def check_reference(reference: str, labels: Collection[str]) -> None:
     if reference and reference not in labels:
-        raise UserError(f"reference = {reference}: not among the methods{did_you_mean(reference, labels)}")
+        meant = did_you_mean(reference, labels) or f" ({', '.join(labels)})"
+        raise UserError(f"reference = {reference}: not among the methods{meant}")
 
 
 def keep_order(directory: Path, labels: Sequence[str]) -> None:

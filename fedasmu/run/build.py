@@ -22,7 +22,7 @@ from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
 from fedasmu.pools.connection import share
 from fedasmu.protocol import Model
 from fedasmu.roster import Member, Roster
-from fedasmu.run.materials import expected_data, federated_data, network
+from fedasmu.run.materials import check_name, expected_data, federated_data, network
 from fedasmu.run.profiles import Profile, profiles
 from fedasmu.run.remarks import remarks
 from fedasmu.run.start import start_of, vouched
@@ -120,6 +120,8 @@ def build(
     goal = goal_of(config.local.loss, config.evaluate.metric, loss, metric)
     if config.algorithm.own_objective and not goal.classifies:
         raise UserError(f"local.loss = {config.local.loss!r}: {config.algorithm.name} has a loss of its own")
+    if model is None:
+        check_name(config.model)
     start = start_of(config.model, weights)
     config = vouched(config, start)
     shape, classes, words = expected_data(config.data)

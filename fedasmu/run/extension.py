@@ -29,6 +29,8 @@ BUDGETS = ("stop.uploads", "stop.time")
 
 def longer(config: Config, uploads: int | None, time: float | None) -> Config:
     """The same experiment with a larger budget."""
+    if uploads is not None and not isinstance(uploads, int):
+        raise UserError(f"uploads = {uploads!r}: must be a whole number")
     for key, wanted in (("uploads", uploads), ("time", time)):
         if wanted is not None and wanted < getattr(config.stop, key):
             raise UserError(f"{key} = {wanted}: the run has a budget of {getattr(config.stop, key)} already")

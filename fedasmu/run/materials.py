@@ -129,6 +129,15 @@ def _split(config: Config, dataset: Dataset, seed: int) -> partition.Parts:
     return partition.by_user(dataset.users, devices if given else None, seed)
 
 
+def check_name(settings: ModelSettings) -> None:
+    """That it is a model's: before the data are read, which may take a while."""
+    if ":" not in settings.name:
+        try:
+            models.architecture(settings.name)
+        except ValueError as error:
+            raise UserError(f"model.name: {error}") from None
+
+
 def network(
     settings: ModelSettings,
     factory: Callable[[], nn.Module] | None,

@@ -48,7 +48,10 @@ class Profile:
 def profiles(settings: FleetSettings, seed: int) -> list[Profile]:
     """Those of a recipe: from a file, or drawn."""
     if settings.profiles is not None:
-        found = read_profiles(settings.profiles)
+        try:
+            found = read_profiles(settings.profiles)
+        except UserError as error:
+            raise UserError(f"fleet.profiles: {error}") from None
         if len(found) != settings.devices:
             raise UserError(f"fleet.profiles has {len(found)} devices, but there are {settings.devices} in all")
         return found

@@ -143,14 +143,18 @@ WITHOUT_INFLUENCE = {"name", "checkpoint_seconds", "model.weights"}
 
 
 class Config(Section):
-    name: str = Field("run", pattern=r"^[\w][\w.+-]*$", description="of the run directory")
+    name: str = Field(
+        "run", pattern=r"^[\w][\w.+-]*$", description="letters, digits and . + - _, for the run directory"
+    )
     seed: int = Field(0, ge=0, description="of everything random")
     model: ModelSettings = ModelSettings()
     engine: Literal["auto", "native", "torch"] = Field("auto", description="what trains; auto: native where it can")
     instructions: Literal["auto", "base", "avx2", "avx512"] = Field(
         "auto", description="of the native engine; auto: the best that the processor has"
     )
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?|mps)$", description="where PyTorch trains")
+    device: str = Field(
+        "cpu", pattern=r"^(cpu|cuda(:\d+)?|mps)$", description="cpu, cuda, cuda:N or mps: where PyTorch trains"
+    )
     per_gpu: int = Field(1, ge=1, le=100, description="trainings side by side on one GPU of a Ray cluster")
     timing_only: bool = Field(False, description="simulate the order of events without training")
     checkpoint_seconds: float = Field(30.0, gt=0, description="wall-clock time between two checkpoints")

@@ -47,11 +47,16 @@ def _mistake(entry: Any, prefix: str, section: type[BaseModel], method: type[Bas
     key = prefix + ".".join(str(part) for part in entry["loc"] if part not in ("int", "float"))
     if entry["type"] == "extra_forbidden":
         allowed = set(section.model_fields)
-        return Mistake(key, f"{key}: unknown key" + (_meant(key, allowed, method) or f"; allowed: {_listed(allowed)}"))
+        meant = _meant(key, allowed, method)
+        # A setting of another method: what is called the same elsewhere is seldom what was meant.
+        listed = "" if meant and section is not method else f"; allowed: {_listed(allowed)}"
+        return Mistake(key, f"{key}: unknown key{meant}{listed}")
     message = entry["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if entry["type"] == "value_error":
         return Mistake(key, f"{key}: {message}" if key else message)
+    if entry["type"] == "string_pattern_mismatch":
+        message = f"must be {section.model_fields[key.rpartition('.')[2]].description}"
     if may_be_none(section, key.rpartition(".")[2]):
         message += ", or none"
     if entry["type"] == "literal_error":

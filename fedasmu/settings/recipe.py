@@ -42,6 +42,8 @@ def checked(
     if isinstance(given, str | Path):
         return load(given, changes, "changes", allow_code=allow_code)
     changes = texts(changes)
+    if not isinstance(given, Config | Mapping):
+        raise UserError(f"settings: a recipe's name, its file or a table of its sections, not {given!r}")
     if not isinstance(given, Config):
         return parse(override(dict(given), changes, "changes"), "the settings", changes, "changes")
     if changes:

@@ -101,8 +101,8 @@ def compare(
 
 
 def seed_range(count: int, first: int) -> range:
-    if count < 1 or first < 0:
-        raise UserError(f"seeds = {count}, first_seed = {first}: there must be at least one seed, from 0 on")
+    if not (isinstance(count, int) and isinstance(first, int)) or count < 1 or first < 0:
+        raise UserError(f"seeds = {count}, first_seed = {first}: whole numbers, at least one seed, from 0 on")
     return range(first, first + count)
 
 

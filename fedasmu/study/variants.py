@@ -127,6 +127,8 @@ def axis(text: str, option: str) -> Axis:
 def axes_of(grid: Mapping[str, Sequence[Any]], option: str) -> list[Axis]:
     """The same of a table, as Python has it: {"local.lr": [0.01, 0.03]}."""
     found: list[Axis] = []
+    if not isinstance(grid, Mapping):
+        raise UserError(f"{option}: {grid!r} is no table; for instance {{'local.lr': [0.01, 0.03]}}")
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise UserError(f"{option} {key}: give the values to try as a list, not {values!r}")

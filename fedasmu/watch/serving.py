@@ -29,7 +29,7 @@ class Serving:
 
     @classmethod
     def local(cls, folder: Path, port: int) -> Serving:
-        return cls(folder, bound("127.0.0.1", port), LOOPBACK)
+        return cls(folder, bound("127.0.0.1", port, "--port N"), LOOPBACK)
 
     @classmethod
     def public(cls, folder: Path, listen: str, token: str) -> Serving:

@@ -91,12 +91,16 @@ def test_arrays_may_bring_their_test_data(folder: Path) -> None:
 
 def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
     (folder / "odd.csv").write_text("site,a,y\n1,2.0,0\n2,two,1\n")
+    (folder / "wide.csv").write_text(f"a,y\n{'1' * 140_000},0\n")
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: from_csv("odd.csv", "y"), "odd.csv, line 3: a = 'two' is not a number"),
         (lambda: from_csv("odd.csv", "z"), "target = 'z' is none of its columns: site, a, y"),
         (lambda: from_csv("nothing.csv", "y"), "nothing.csv: cannot be read: No such file"),
         (lambda: from_csv("measurements.csv", "faulty", test=1.0), "test = 1.0"),
         (lambda: from_csv("measurements.csv", "faulty", devices=10_000), "devices = 10000: there are 720 examples"),
+        (lambda: from_csv("measurements.csv", "faulty", devices=2.5), "devices = 2.5"),  # type: ignore[arg-type]
+        (lambda: from_csv("measurements.csv", "a", regression=True, test=0), "test: 0 inputs and 0 targets"),
+        (lambda: from_csv("wide.csv", "y"), "wide.csv: damaged: field larger than field limit"),
         (lambda: from_folder("runs"), "no images there; expected a folder for each class"),
         (lambda: from_npz("measurements.csv"), "measurements.csv: damaged"),
     ]

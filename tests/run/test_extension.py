@@ -50,6 +50,8 @@ def test_a_finished_run_stays_as_it_is_without_a_larger_budget(tmp_path: Path) -
     result, said = extended(tmp_path / "run", 10)
     assert result.summary == before.summary
     assert any("is finished already" in line for line in said)
+    with pytest.raises(UserError, match=r"uploads = 10\.5: must be a whole number"):
+        Experiment.of_run(tmp_path / "run", uploads=10.5, **OWN)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="uploads = 9: the run has a budget of 10 already"):
         extended(tmp_path / "run", 9)
 

@@ -106,14 +106,14 @@ SETTINGS = {
     "no period": ("pacing.period=0", ["pacing.period = 0", "greater than 0"]),
     "target above 1": ("evaluate.targets=[2.0]", ["evaluate.targets: [2.0]: an accuracy", "less than or equal to 1"]),
     "no uploads": ("stop.uploads=0", ["stop.uploads = 0"]),
-    "name with a slash": ("name=../x", ['name = "../x"']),
+    "name with a slash": ("name=../x", ['name = "../x": must be letters, digits']),
     "unknown method": (
         "algorithm.name=fedasinc",
         ["algorithm.name = 'fedasinc'", "did you mean fedasync?", "known:"],
     ),
     "method out of range": ("algorithm.alpha=2", ["algorithm.alpha = 2", "less than or equal to 1"]),
     "unknown staleness": ("algorithm.staleness=cubic", ["algorithm.staleness", "'constant', 'polynomial' or 'hinge'"]),
-    "unknown model": ("model=lenet6", ["lenet6", "lenet5"]),
+    "unknown model": ("model=lenet6", ["model.name: unknown model: 'lenet6'; did you mean lenet5? (allowed: "]),
     "unknown option of a model": ("model.colour=red", ["colour"]),
     "unknown data set": ("data.name=fashion-mnits", ["data.name: unknown data set 'fashion-mnits'", "fashion-mnist"]),
     "unknown split": ("data.split=random", ['data.split = "random"', "'dirichlet'"]),
@@ -122,7 +122,10 @@ SETTINGS = {
     "alpha too small": ("data.alpha=1e-6", ["alpha = 1e-06", "must be at least"]),
     "alpha not positive": ("data.alpha=0", ["data.alpha = 0", "greater than 0"]),
     "missing directory": ("data.dir=nowhere", ["nowhere", "does not exist"]),
-    "missing profiles": ("fleet.profiles=nowhere.csv", ["nowhere.csv: cannot be read: No such file"]),
+    "missing profiles": (
+        "fleet.profiles=nowhere.csv",
+        ["fleet.profiles: ", "nowhere.csv: cannot be read: No such file"],
+    ),
     "missing trace": ("fleet.trace=nowhere.csv", ["nowhere.csv", "No such file"]),
     "module that is not there": ("model=nowhere:net", ["nowhere:net", "cannot import"]),
     "data module that is not there": ("data.name=nowhere:data", ["data.name = 'nowhere:data'", "cannot import"]),
@@ -134,7 +137,7 @@ SETTINGS = {
     "what the data decide": ("model.classes=3", ["model.classes: not an option of a model"]),
     "more memory than there is": ("model={name='mlp', hidden=100000000000}", ["model.name = 'mlp' failed"]),
     "unknown engine": ("engine=jax", ['engine = "jax"', "'native'"]),
-    "device that is none": ("device=gpu", ['device = "gpu"']),
+    "device that is none": ("device=gpu", ['device = "gpu": must be cpu, cuda, cuda:N or mps']),
 }
 
 

@@ -19,6 +19,7 @@ from fedasmu.study import judging, reproduce, studies, variants
 from fedasmu.study.paper import EVERY, Claim, claims, gain, printed
 from fedasmu.study.studies import BUDGETS, STUDIES, Part, Study
 from helpers.made_runs import made_run
+from helpers.said import said
 
 SLOTS = ("fedasmu", "fedasmu-h1", "fedasmu-h2", "fedasmu-h3")
 STUDY = Study("by hand", "paper", (Part("here"), Part("there")), target=0.5)
@@ -243,3 +244,15 @@ def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
     assert "Budget small: 1 seed; 20 uploads for lenet-fashion-mnist." in report  # what was run, not what is usual
     assert "undecided" in report
     assert "| holds" not in report
+
+
+@pytest.mark.parametrize(
+    ("study", "options", "takes"),
+    [
+        ("theorem", ("--seeds", "2", "--set", "fleet.preset=base"), "--out"),
+        ("clock", ("--seeds", "2"), "--set and --out"),
+    ],
+)
+def test_an_option_that_a_study_has_no_use_for_is_refused(study: str, options: tuple[str, ...], takes: str) -> None:
+    given = ", ".join(option for option in options if option.startswith("--"))
+    assert said("reproduce", study, *options) == f"{given}: nothing to choose for {study}, which takes {takes} alone"
