@@ -137,5 +137,4 @@ LISTINGS: dict[str, Callable[[], Rows]] = {
     "datasets": datasets,
     "recipes": recipes,
     "fleets": fleets,
-    "keys": keys,
 }

@@ -33,7 +33,6 @@ from fedasmu.network.keys import (
 
 FIRST, LONGEST = 1.0, 60.0  # seconds between two attempts: drawn from 0 up to these
 SMALL = 1 << 20  # bytes of a reply that holds no model
-FINAL = {"revoked", "wire", "over", "invite-unknown", "invite-used", "invite-expired", "taken", "name", "no-seat"}
 
 
 class Stopped(Exception):

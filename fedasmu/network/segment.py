@@ -60,7 +60,6 @@ class Contents:
     table: dict[str, Any]
     acts: Sequence[tuple[int, int]]  # where each act begins, and how long it is
     end: int  # of the last act
-    torn: bool  # something follows it that never became an act
 
 
 class Segment:
@@ -76,13 +75,12 @@ class Segment:
             acts.append((position, length))
             position += length
         rest = self.data[position:]
-        torn = rest != bytes(len(rest))
-        if torn and (later := self._survivor(position)) is not None:
+        if rest != bytes(len(rest)) and (later := self._survivor(position)) is not None:
             raise Damaged(
                 f"{path}: damaged at byte {position}: what stood there was on the disk when the act at byte {later} "
                 "was written; bring this file back from a backup, or start the run again"
             )
-        self.contents = Contents(table, acts, position, torn)
+        self.contents = Contents(table, acts, position)
 
     def acts(self, first: int = 0, only: str | None = None) -> Iterator[tuple[int, Act]]:
         """Each with its place in the file's order: all of them from the first on, or those of one kind."""

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +80,11 @@ def _slower(profile: Profile, factor: float) -> Profile:
 
 
 def write_profiles(profiles: Sequence[Profile], path: Path) -> None:
-    """As CSV or JSON, by the file's name; `read_profiles` gives them back exactly."""
-    names = [field.name for field in fields(Profile)]
-    rows = [
-        {"device": device, **{name: getattr(profile, name) for name in names}}
-        for device, profile in enumerate(profiles)
-    ]
+    """As CSV; `read_profiles` gives them back exactly."""
     with path.open("w", newline="") as file:
-        if path.suffix == ".json":
-            json.dump(rows, file, indent=1)
-        else:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["device", *(field.name for field in fields(Profile))])
+        writer.writerows([device, *astuple(profile)] for device, profile in enumerate(profiles))
 
 
 def read_profiles(path: Path) -> list[Profile]:
