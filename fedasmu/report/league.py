@@ -23,9 +23,10 @@ from fedasmu.report.labels import check_reference, kept_order
 from fedasmu.report.sound import sound
 from fedasmu.report.standing import Run, Standing
 from fedasmu.run.result import Result
+from fedasmu.settings.config import WITHOUT_INFLUENCE
 from fedasmu.storage.record import SERVED
 
-UNIMPORTANT = ("seed", "name", "checkpoint_seconds")  # for telling methods apart
+UNIMPORTANT = {"seed", *WITHOUT_INFLUENCE}  # for telling methods apart
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +14,10 @@ from numpy.typing import NDArray
 from fedasmu.errors import printable
 from fedasmu.measure import Metric
 from fedasmu.run.result import Result, flat
+from fedasmu.settings.config import WITHOUT_INFLUENCE
 
 # Of first weights their digest counts, not where they lay.
-NOT_THE_TASK = re.compile(r"(algorithm|local)\..*|seed|name|checkpoint_seconds|engine|device|model\.weights")
+NOT_THE_TASK = {"seed", "engine", "device", *WITHOUT_INFLUENCE}
 Floats = NDArray[np.float64]
 
 
@@ -41,7 +41,8 @@ class Run:
         there = self.result.summary.get("data", "none")  # none: nothing was trained
         read = {} if there == "none" else {"data.name": printable(str(there))}
         judged = {"evaluate.metric": self.result.metric.name}  # which older runs do not say
-        asked = judged | {key: value for key, value in self.settings.items() if not NOT_THE_TASK.fullmatch(key)}
+        others = {key: value for key, value in self.settings.items() if not key.startswith(("algorithm.", "local."))}
+        asked = judged | {key: value for key, value in others.items() if key not in NOT_THE_TASK}
         return tuple(sorted((key, str(value)) for key, value in {**asked, **read}.items()))
 
 

@@ -229,6 +229,9 @@ def test_where_first_weights_lay_is_not_the_task(tmp_path: Path) -> None:
         made_run(tmp_path / method / "seed-0", method, 0, overrides=first)
     found = [sorted(one.label for one in league.standings) for league in leagues(find([tmp_path]))]
     assert sorted(found) == [["fedasmu", "fedbuff"], ["fedavg"]]
+    made_run(tmp_path / "fedavg/seed-1", "fedavg", 1, overrides=["model.weights=elsewhere", *first[1:]])
+    standings = [standing for league in leagues(find([tmp_path])) for standing in league.standings]
+    assert [len(standing.runs) for standing in standings if standing.label == "fedavg"] == [2]
 
 
 def test_a_table_says_what_makes_its_rows_unequal(tmp_path: Path) -> None:
