@@ -27,7 +27,10 @@ PARTS = {
         "load_runs",
         "compare",
         "Comparison",
+        "sweep",
+        "Sweep",
         "write_report",
+        "UserError",
     ),
     "A method of your own": (
         "Algorithm",

@@ -78,6 +78,7 @@ class Experiment:
             named = config.data.model_copy(update={"name": IN_PYTHON})
             config = config.model_copy(update={"data": named})
         self.config, self._factory, self._given = config, model, data
+        self._directory = Path("runs") / config.name
         self._weights = weights if isinstance(weights, Mapping) else None
         self._loss = None if isinstance(loss, str) else loss
         self._metric = None if isinstance(metric, str) else metric
@@ -103,7 +104,9 @@ class Experiment:
         path = recipe_of(Path(directory))
         if allow_code and Path.cwd().is_relative_to(Path(directory).resolve()):
             raise UserError(f"{directory}: go to another folder first: code is not taken from a run directory")
-        return cls(longer(load(path, allow_code=allow_code), uploads, time), **own)
+        made = cls(longer(load(path, allow_code=allow_code), uploads, time), **own)
+        made._directory = Path(directory)
+        return made
 
     def run(
         self,
@@ -118,7 +121,7 @@ class Experiment:
         observe: Callable[[Desk, Event | Measured], None] | None = None,
         say: Callable[[str], None] = lambda message: None,
     ) -> Result:
-        """Train to the end of the budget and leave everything in `out` (runs/<name> unless given).
+        """Train to the end of the budget and leave all in `out`: runs/<name>, or what `of_run` had, unless given.
 
         `observe` is shown every line of events.jsonl and metrics.csv as it is written, with the desk that wrote it;
         where it raises `fedasmu.errors.Interrupted`, the run stops as by Ctrl-C.
@@ -129,7 +132,7 @@ class Experiment:
             with live.shown():
                 told: dict[str, Any] = {"observe": live.beside(observe), "say": live.also(say), **kept}
                 return self.run(out, workers=workers, resume=resume, trackers=trackers, **told)
-        directory = Path(out) if out is not None else Path("runs") / self.config.name
+        directory = self._directory if out is None else Path(out)
         pools.factory(workers)
         if INSIDE in self.config.algorithm.name:
             say(f"{self.config.algorithm.name} stands inside a function: `fedasmu resume` will not find it; {GO_ON}")
@@ -199,6 +202,8 @@ def _check_data(data: Any) -> None:
 
 
 def _check_factory(model: Any) -> None:
+    if not callable(model):
+        raise UserError(f"model: {model!r} makes no network; give what does, as in model=lambda: Net()")
     if isinstance(model, nn.Module):
         raise UserError(
             f"model: this is a {type(model).__name__}, already made; give what makes one, as in model=lambda: Net(), "

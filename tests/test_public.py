@@ -207,6 +207,11 @@ def test_what_is_no_federated_data_is_refused_in_a_sentence() -> None:
         Experiment(settings(), model=softmax, data=blobs)  # type: ignore[arg-type]
 
 
+def test_the_name_of_a_model_is_no_model() -> None:
+    with pytest.raises(UserError, match="model: 'softmax' makes no network"):
+        Experiment(settings(), model="softmax", data=blobs())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("given", [None, 3])
 def test_what_is_no_settings_is_refused_in_a_sentence(given: Any) -> None:
     with pytest.raises(UserError, match=f"settings: .* not {given}"):

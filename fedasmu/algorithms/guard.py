@@ -21,10 +21,16 @@ from fedasmu.algorithms.base import Aggregate, Aggregator
 from fedasmu.protocol import Model, Upload
 from fedasmu.section import Section
 
+CLIP, REFUSE = 3.0, 10.0  # of a service that is not told otherwise
+
 
 class GuardSettings(Section):
-    clip: float | None = Field(None, gt=1, description="shorten uploads to so many times the usual length; none: never")
-    refuse: float | None = Field(None, gt=1, description="refuse uploads beyond so many times it; none: never")
+    clip: float | None = Field(
+        None, gt=1, description="shorten uploads to so many times the usual length; none: never (serve: 3)"
+    )
+    refuse: float | None = Field(
+        None, gt=1, description="refuse uploads beyond so many times it; none: never (serve: 10)"
+    )
     window: int = Field(50, ge=1, description="uploads whose median length is the usual one")
     after: int = Field(5, ge=1, description="uploads before anything is shortened or refused")
 
@@ -36,13 +42,22 @@ class GuardSettings(Section):
             raise ValueError(f"after = {self.after}: must not be more than window = {self.window}")
         return self
 
+    def for_a_service(self) -> GuardSettings:
+        """Real devices may be broken or hostile: they are guarded against, by as much as the recipe leaves open."""
+        given = self.model_fields_set
+        clip = self.clip if "clip" in given else min(CLIP, self.refuse or CLIP)
+        refuse = self.refuse if "refuse" in given else max(REFUSE, self.clip or REFUSE)
+        return GuardSettings(clip=clip, refuse=refuse, window=self.window, after=self.after)
+
+    def __str__(self) -> str:
+        limits = {"shortened": self.clip, "refused": self.refuse}
+        told = [f"{what} beyond {limit:g} times" for what, limit in limits.items() if limit is not None]
+        return f"uploads are {' and '.join(told)} the usual length" if told else "off"
+
     def around(self, aggregator: Aggregator, trainable: int) -> Aggregator:
         """The same aggregator, guarded if the settings ask for it."""
         asked_for = self.clip is not None or self.refuse is not None
         return Guard(aggregator, self, trainable) if asked_for else aggregator
-
-
-ON = GuardSettings(clip=3.0, refuse=10.0)  # of a server that is not told otherwise
 
 
 def way(upload: Upload, trainable: int, origin: Tensor | None = None) -> tuple[float, Tensor]:

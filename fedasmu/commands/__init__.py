@@ -25,7 +25,9 @@ AllowCode = Annotated[
 WorkerCount = Annotated[
     str,
     typer.Option(
-        "--workers", metavar="N|inline|ray", help="Worker processes; inline: all in this one; ray: a Ray cluster."
+        "--workers",
+        metavar="N|inline|ray",
+        help="Worker processes, one a core unless given; inline: all in this one; ray: a Ray cluster.",
     ),
 ]
 

@@ -11,7 +11,10 @@ from fedasmu.commands import loading, say, show_grid
 
 Reference = Annotated[
     str,
-    typer.Option(metavar="LABEL", help="What the others are measured against; fedasmu or the first unless given."),
+    typer.Option(
+        metavar="LABEL",
+        help="What the others are measured against; unless given the first of the comparison, or fedasmu.",
+    ),
 ]
 REPORT_EXAMPLES = """
 [bold]Examples[/bold]

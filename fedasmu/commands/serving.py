@@ -86,7 +86,9 @@ def serve(
     loading()
     host, port = _address(listen or LISTEN)
     shown, host = _shown(cert, key, name if behind_proxy else None, host)
-    config = _guarded(loaded(recipe, overrides or [], seed, allow_code))
+    config = loaded(recipe, overrides or [], seed, allow_code)
+    config = config.model_copy(update={"guard": config.guard.for_a_service()})
+    say(f"guard: {config.guard}")
     directory = out or Path("runs") / config.name
     check_free(directory, overwrite)
     earlier = None if members is None else _members(members, directory)
@@ -163,16 +165,6 @@ def _resumable(directory: Path) -> Iterator[None]:
     except Interrupted:
         say(f"stopped; everything so far is kept. Go on with: fedasmu serve --resume {directory}")
         raise typer.Exit(0) from None
-
-
-def _guarded(config: Config) -> Config:
-    """Real devices may be broken or hostile: a server is guarded unless its recipe says otherwise."""
-    if config.guard.model_fields_set:
-        return config
-    from fedasmu.algorithms.guard import ON
-
-    say(f"guard: uploads are shortened beyond {ON.clip:g} times the usual length, and refused beyond {ON.refuse:g}")
-    return config.model_copy(update={"guard": ON})
 
 
 def loaded(recipe: str, changes: list[str], seed: int | None, allow_code: bool) -> Config:

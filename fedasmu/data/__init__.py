@@ -6,14 +6,19 @@ this package is cheap: torch and numpy are imported when something is read.
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import lzma
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fedasmu.data.datasets import DATASETS
-from fedasmu.data.description import Description, TextOptions
+from fedasmu.data.description import Description, TextOptions, Upstream
 from fedasmu.data.errors import DataError
 from fedasmu.data.places import Look, Place, find, looks, not_found
 from fedasmu.data.progress import Progress
@@ -92,18 +97,33 @@ def prepare(name: str, directory: str | Path | None = None, *, text: TextOptions
     return load(name, directory, download=True, text=text)
 
 
+UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
 def verify(name: str, directory: str | Path | None = None) -> tuple[int, int]:
     """Check the files that `load` would read against what upstream published; how many were, how many could not be."""
     found = find(describe(name), None if directory is None else Path(directory))
     if found is None:
         raise DataError(not_found(describe(name), None if directory is None else Path(directory)))
-    files = [(place, place.file(file)) for place in found for file in place.layout.files]
-    checked = [(path, place.layout.checksum(path.name)) for place, path in files if not path.is_dir()]
-    for path, published in checked:
-        if published and file_digest(path.open("rb"), "md5").hexdigest() != published:
-            raise DataError(f"{path} is not the file that was published: its md5 is not {published}")
-    right = sum(bool(published) for _, published in checked)
-    return right, len(files) - right
+    files = [(place.layout, place.file(file)) for place in found for file in place.layout.files]
+    checked = [_is_published(layout, path) for layout, path in files if not path.is_dir()]
+    return sum(checked), len(files) - sum(checked)
+
+
+def _is_published(layout: Upstream, path: Path) -> bool:
+    """Whether upstream has told what is in this file; another than that is an error."""
+    unpack = UNPACK.get(path.suffix)
+    whole, contents = layout.checksum(path.name), "" if unpack is None else layout.checksum(path.stem)
+    if not whole and not contents:
+        return False
+    with path.open("rb") as file:
+        if file_digest(file, "md5").hexdigest() == whole:
+            return True
+    if unpack is not None and contents:  # a distribution may have compressed it anew
+        with suppress(OSError, EOFError, zlib.error, lzma.LZMAError), unpack(path) as file:
+            if file_digest(file, "md5").hexdigest() == contents:
+                return True
+    raise DataError(f"{path} is not the file that was published: its md5 is not {whole or contents}")
 
 
 def where(name: str, directory: str | Path | None = None) -> list[Look]:

@@ -10,9 +10,9 @@ _IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images
 _COMPRESSED = ("", ".gz", ".xz")
 
 
-def _idx(folders: tuple[str, ...], address: str, *checksums: str) -> Upstream:
-    downloads = (Download(f"{address}/{file}.gz", one) for file, one in zip(_IDX_FILES, checksums, strict=True))
-    return Upstream("idx", folders, _IDX_FILES, tuple(downloads), _COMPRESSED)
+def _idx(folders: tuple[str, ...], address: str, compressed: tuple[str, ...], contents: tuple[str, ...]) -> Upstream:
+    downloads = (Download(f"{address}/{file}.gz", one) for file, one in zip(_IDX_FILES, compressed, strict=True))
+    return Upstream("idx", folders, _IDX_FILES, tuple(downloads), _COMPRESSED, contents)
 
 
 FASHION_MNIST = Description(
@@ -28,10 +28,18 @@ FASHION_MNIST = Description(
             _idx(
                 ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "fashion_mnist"),
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "25c81989df183df01b3e8a0aad5dffbe",
-                "bef4ecab320f06d8554ea6380940ec79",
-                "bb300cfdad3c16e7a12a480ee83cd310",
+                (
+                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                    "25c81989df183df01b3e8a0aad5dffbe",
+                    "bef4ecab320f06d8554ea6380940ec79",
+                    "bb300cfdad3c16e7a12a480ee83cd310",
+                ),
+                (
+                    "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+                    "9018921c3c673c538a1fc5bad174d6f9",
+                    "8181f5470baa50b63fa0f6fddb340f0a",
+                    "15d484375f8d13e6eb1aabb0c3f46965",
+                ),
             ),
         ),
     ),
@@ -53,10 +61,18 @@ FASHION_MNIST_SMALL = replace(
 _MNIST_FILES = _idx(
     ("mnist", "MNIST/raw", "MNIST"),
     "https://ossci-datasets.s3.amazonaws.com/mnist",
-    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "d53e105ee54ea40749a09fcbcd1e9432",
-    "9fb629c4189551a2d022fa330f9573f3",
-    "ec29112dd5afa0611ce80d1b7f02629c",
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    (
+        "6bbc9ace898e44ae57da46a324031adb",
+        "a25bea736e30d166cdddb491f175f624",
+        "2646ac647ad5339dbf082846283269ea",
+        "27ae3e4e09519cfbb04c329615203637",
+    ),
 )
 
 MNIST = Description(

@@ -133,7 +133,8 @@ class Connection:
         if self.pins[0] != PUBLIC:
             return (
                 "shows another certificate than the invite's: the address is another server's, or somebody stands "
-                "between. If the server's certificate was renewed, ask for a new invite"
+                "between. If the server's certificate was renewed, ask for a new invite, and delete server.json in "
+                "this device's state folder before it joins with that"
             )
         reason = re.search(r"verify failed: (.*?)(?: \(_ssl|$)", error)
         return (

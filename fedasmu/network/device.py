@@ -100,6 +100,7 @@ class Device:
         self.stopping.set()
 
     def close(self) -> None:
+        """Let go of the connection, and of the state folder for another process."""
         self.client.close()
         self.drawer.close()
 

@@ -62,7 +62,8 @@ def _mistake(entry: Any, prefix: str, section: type[BaseModel], method: type[Bas
     if entry["type"] == "literal_error":
         message += did_you_mean(str(entry["input"]), re.findall(r"'([^']*)'", entry["ctx"]["expected"]))
     if entry["type"] == "list_type":
-        message += f", for instance [{json.dumps(entry['input'], default=str)}]"
+        several = [part.strip() for part in str(entry["input"]).strip("[]").split(",")]
+        message += f", for instance [{', '.join(several)}]"
     return Mistake(key, f"{key} = {json.dumps(entry['input'], default=str)}: {message}")
 
 

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.resources import files
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,15 @@ def application(folder: Path, hosts: set[str], token: str | None) -> ASGIApp:
     return Guarded(Starlette(routes=routes), hosts, token)
 
 
+def _is_number(host: str) -> bool:
+    """Whether this is an address in numbers: another site can give a name of its own to this machine, not a number."""
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
 class Guarded:
     """Whom another site sends here is turned away (Host is checked), and so is whoever lacks the token."""
 
@@ -74,7 +84,7 @@ class Guarded:
         request = Request(scope)
         host = request.headers.get("host", "").rsplit(":", 1)[0]
         answer: Callable[[Scope, Receive, Send], Awaitable[None]] = self.app
-        if host not in self.hosts:
+        if host not in self.hosts and not (self.token is not None and _is_number(host)):
             answer = PlainTextResponse("this page is not served under that name\n", 421)
         elif request.method not in ("GET", "HEAD"):
             answer = PlainTextResponse("there is nothing to change here\n", 405)

@@ -47,6 +47,7 @@ class Serving:
     @property
     def url(self) -> str:
         host, port = self.listening.getsockname()[:2]
+        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # one of this machine's that others can open
         scheme, query = ("http", "") if self.tls is None else ("https", f"?token={self.token}")
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{query}"
 

@@ -157,3 +157,30 @@ def test_without_a_guard_and_liars_nothing_changes(run: Run) -> None:
 def test_limits_that_make_no_sense_are_refused(section: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Experiment(settings(guard=section), model=softmax, data=blobs())
+
+
+@pytest.mark.parametrize(
+    ("given", "clip", "refuse"),
+    [
+        ({}, 3.0, 10.0),
+        ({"window": 20}, 3.0, 10.0),
+        ({"refuse": 5.0}, 3.0, 5.0),
+        ({"refuse": 2.0}, 2.0, 2.0),
+        ({"clip": 20.0}, 20.0, 20.0),
+        ({"clip": None}, None, 10.0),
+        ({"clip": None, "refuse": None}, None, None),
+    ],
+)
+def test_a_service_is_guarded_by_what_its_recipe_leaves_open(
+    given: dict[str, Any], clip: float | None, refuse: float | None
+) -> None:
+    guarded = GuardSettings(**given).for_a_service()
+    assert (guarded.clip, guarded.refuse) == (clip, refuse)
+    assert guarded.window == given.get("window", 50)
+
+
+def test_a_guard_says_what_it_does() -> None:
+    assert str(GuardSettings()) == "off"
+    assert str(GuardSettings(refuse=10)) == "uploads are refused beyond 10 times the usual length"
+    both = str(GuardSettings(clip=3, refuse=10))
+    assert both == "uploads are shortened beyond 3 times and refused beyond 10 times the usual length"

@@ -104,7 +104,7 @@ def published(folder: Path, content: bytes) -> Description:
     (folder / "made").mkdir(parents=True)
     (folder / "made" / "file.gz").write_bytes(packed)
     source = Download("https://nowhere.invalid/file.gz", hashlib.md5(packed).hexdigest())
-    layout = Upstream("idx", ("made",), ("file",), (source,), ("", ".gz"))
+    layout = Upstream("idx", ("made",), ("file",), (source,), ("", ".gz"), (hashlib.md5(content).hexdigest(),))
     return replace(data.describe("mnist"), name="made", parts=((layout,),))
 
 
@@ -112,6 +112,8 @@ def test_files_are_compared_with_what_was_published(tmp_path: Path, monkeypatch:
     made = published(tmp_path / "data", b"all of it")
     monkeypatch.setattr(data, "describe", lambda name: made)
     assert data.verify("made", tmp_path / "data") == (1, 0)
+    (tmp_path / "data" / "made" / "file.gz").write_bytes(gzip.compress(b"all of it", mtime=1))
+    assert data.verify("made", tmp_path / "data") == (1, 0), "compressed anew"
     (tmp_path / "data" / "made" / "file.gz").write_bytes(gzip.compress(b"not all", mtime=0))
     with pytest.raises(DataError, match="is not the file that was published"):
         data.verify("made", tmp_path / "data")

@@ -22,7 +22,7 @@ def made(directory: Path, uploads: int, method: str = "fedasync", **options: Any
 def extended(directory: Path, uploads: int, **options: Any) -> tuple[Result, list[str]]:
     said: list[str] = []
     experiment = Experiment.of_run(directory, uploads=uploads, **OWN)
-    return experiment.run(directory, resume=True, say=said.append, **options), said
+    return experiment.run(resume=True, say=said.append, **options), said
 
 
 @pytest.mark.parametrize("method", ["fedasmu", "fedavg", "fedbuff", "ca2fl", "fedsa"])

@@ -69,6 +69,7 @@ SETTINGS = {
     "typo in another section": ("data.epoch=1", ["did you mean local.epochs?"]),
     "several fleets without brackets": ("fleet.preset=het110,unreliable", ["several are a list", '"unreliable"]']),
     "one target": ("evaluate.targets=0.5", ["evaluate.targets = 0.5", "for instance [0.5]"]),
+    "targets without brackets": ("evaluate.targets=0.6,0.7", ["for instance [0.6, 0.7]"]),
     "typo in a split": ("data.split=dirchlet", ["did you mean dirichlet?"]),
     "stand-in for other data": ("data.fallback=embedded", ["not for fashion-mnist-small: leave it out"]),
     "text for a number": ("local.epochs=abc", ['local.epochs = "abc"', "valid integer"]),

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -166,6 +167,14 @@ def test_others_see_it_with_tls_and_a_token_only(tmp_path: Path) -> None:
         assert asked(f"{place}stream")[0] == 403
         with pytest.raises(OSError):
             asked(place.replace("https", "http"))
+
+
+def test_on_all_addresses_it_answers_to_any_number_and_to_the_machines_name(tmp_path: Path) -> None:
+    with watching(tmp_path, "--listen", "0.0.0.0:0") as url:
+        assert url.startswith(f"https://{socket.gethostname()}:")
+        here = url.replace(socket.gethostname(), "127.0.0.1")
+        for host, code in (("192.0.2.7:80", 200), ("[2001:db8::1]:80", 200), ("evil.example:80", 421)):
+            assert asked(here, Host=host)[0] == code
 
 
 def test_a_wrong_port_and_a_wrong_folder_are_said() -> None:
