@@ -132,9 +132,13 @@ class Standing:
     def curve(self, points: int = 400) -> tuple[Floats, Floats, Floats]:
         """Virtual time, mean and standard deviation of the score, as far as all seeds go."""
         curves = [(run.result.curve["time"], run.result.scores) for run in self.runs]
-        times = np.linspace(0.0, min(time[-1] for time, _ in curves), points)
+        end = min(time[-1] for time, _ in curves)
+        start = min(max(time[0] for time, _ in curves), end)  # not 0 where the devices measure
+        times = np.linspace(start, end, points)
         # Between two evaluations the last one stands: nothing better is known.
-        held = np.stack([scores[np.searchsorted(time, times, side="right") - 1] for time, scores in curves])
+        held = np.stack(
+            [scores[np.maximum(np.searchsorted(time, times, side="right") - 1, 0)] for time, scores in curves]
+        )
         return times, held.mean(axis=0), held.std(axis=0, ddof=1 if len(curves) > 1 else 0)
 
 

@@ -70,7 +70,7 @@ def main_table(league: League) -> Grid:
         (
             standing.label,
             plus_minus(standing.score, standing.spread),
-            f"{standing.score_at(league.common_time):.4f}",
+            _finite(standing.score_at(league.common_time), ".4f"),
             f"{standing.last_score:.4f}",
             f"{standing.best_score:.4f}",
             *(_time(league, standing, target) for target in targets),

@@ -154,8 +154,9 @@ class Result:
         return self.score_at(math.inf)
 
     def score_at(self, time: float) -> float:
-        """The same, as it stood at this virtual time."""
-        return float(self.settled(time).mean())
+        """The same, as it stood at this virtual time; NaN before the first evaluation."""
+        settled = self.settled(time)
+        return float(settled.mean()) if len(settled) else math.nan
 
     def settled(self, time: float = math.inf) -> NDArray[np.float64]:
         """The last evaluations: 20, but no more than a quarter of them, and at least one.

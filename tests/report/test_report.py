@@ -111,6 +111,20 @@ def test_refusals_are_marked(runs: Path) -> None:
     assert "training diverged" in table.note
 
 
+def test_a_curve_begins_where_all_have_been_measured(tmp_path: Path) -> None:
+    """Where the devices measure, the first evaluation may come late; and the table says nothing of a time before it."""
+    made_run(tmp_path / "fedavg/seed-0", "fedavg", 0, curve=[(20, 0.3), (100, 0.6)])
+    made_run(tmp_path / "fedavg/seed-1", "fedavg", 1, curve=[(10, 0.1), (100, 0.8)])
+    made_run(tmp_path / "fedasync/seed-0", "fedasync", 0, curve=[(1, 0.1), (15, 0.2)])
+    (found,) = leagues(find([tmp_path]))
+    times, mean, _ = found.named("fedavg").curve(points=2)  # type: ignore[union-attr]
+    assert times.tolist() == [20.0, 100.0]
+    assert mean.tolist() == pytest.approx([0.2, 0.7])
+    table = tables.main_table(found)
+    at = table.header.index("at 15 s")
+    assert {row[0]: row[at] for row in table.rows} == {"fedavg": "-", "fedasync": "0.2000"}
+
+
 def test_a_curve_holds_its_last_evaluation(runs: Path) -> None:
     times, mean, spread = league(runs).standings[0].curve(points=5)
     assert times.tolist() == [0, 50, 100, 150, 200]
