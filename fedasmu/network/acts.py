@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedasmu.encoding.displacement import Reference
+from fedasmu.errors import Refused, is_refusal
 from fedasmu.network import wire
 from fedasmu.network.ledger import Ledger, is_full
 from fedasmu.network.segment import Act
@@ -20,7 +21,15 @@ from fedasmu.server.desk import Desk
 
 
 class Rebuild(Exception):
-    """The method raised on an act, which is skipped from now on: the run must be built anew from what is on disk."""
+    """An act was not applied to its end: the run must be built anew from what is on disk.
+
+    Where it is the method that raised on it, the act is skipped from now on. Where it was the machine, the act is good.
+    """
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether it was a disk, the memory or the like that failed, and not the method."""
+    return is_full(error) or is_refusal(error) or isinstance(error, Refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +76,9 @@ class Acts:
             getattr(self, f"_{act.kind}")(act.head, act.body)
         except Exception as error:
             trace = traceback.format_exc()
-            if is_full(error):  # not the method's fault: the act is good, and is applied again when there is room
-                raise Rebuild(trace) from error
-            self.ledger.append(Act("skip", {"time": self.now, "act": number, "task": act.head.get("task")}))
-            self.ledger.sync()
+            if not is_of_the_machine(error):
+                self.ledger.append(Act("skip", {"time": self.now, "act": number, "task": act.head.get("task")}))
+                self.ledger.sync()
             raise Rebuild(trace) from error
 
     def _begin(self, head: dict[str, Any], body: bytes) -> None:

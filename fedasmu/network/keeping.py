@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from fedasmu.network.ledger import is_full
 from fedasmu.storage import checkpoint
 from fedasmu.storage.checkpoint import Frozen
 from fedasmu.storage.record import SHELVES
+from fedasmu.storage.shelf import check_shelves
 from fedasmu.system.disk import sync
 from fedasmu.system.process import one_worker
 
@@ -40,7 +42,8 @@ class Keeping:
 
     def recover(self, say: Callable[[str], None]) -> tuple[bool, int]:
         """Whether there was anything to go on with, and how many acts had to be applied again."""
-        state = checkpoint.load(self.folder / "checkpoint", say)
+        whole = partial(check_shelves, directory=self.folder / SHELVES)
+        state = checkpoint.load(self.folder / "checkpoint", say, whole)
         if state is not None:
             self.acts.restore(state)
             self._kept, self._wall = state["act"], state["wall"]
@@ -70,6 +73,7 @@ class Keeping:
         """A checkpoint now: nothing else is going on any more."""
         self._sync_shelves()
         self._put(*self._frozen())
+        self.acts.desk.kept()
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -93,6 +97,7 @@ class Keeping:
             if not self._quiet:
                 return
             await loop.run_in_executor(self._thread, self._put, *self._frozen())
+            self.acts.desk.kept()
         except OSError as error:
             if not is_full(error):
                 raise

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fedasmu.errors import Interrupted, UserError
+from fedasmu.errors import Interrupted, Refused, UserError, refusal
 from fedasmu.measure import CROSS_ENTROPY
 from fedasmu.network import failpoint
-from fedasmu.network.acts import Acts, Rebuild
+from fedasmu.network.acts import Acts, Rebuild, is_of_the_machine
 from fedasmu.network.coordinator import Coordinator, Plan
 from fedasmu.network.deadline import Patience
 from fedasmu.network.door import Door
@@ -73,6 +73,10 @@ class Serving:
                     continue
                 if not isinstance(error, Rebuild):
                     raise
+                if (cause := error.__cause__) is not None and is_of_the_machine(cause):
+                    reason = str(cause) if isinstance(cause, Refused) else refusal(cause)
+                    again = f"nothing is lost; go on with: fedasmu serve --resume {self.folder.path}"
+                    raise Refused(f"{reason}; {again}") from error
                 self.folder.keep_failure(str(error))
                 self.say(f"the method failed on an upload, which is left out; see {self.folder.failures}")
             finally:
@@ -191,5 +195,9 @@ def check_recipe(config: Config) -> None:
     """What can be simulated but not served."""
     if config.timing_only:
         raise UserError("timing_only = true: there is nothing to train over a network")
+    if config.attack.share:
+        raise UserError(f"attack.share = {config.attack.share:g}: real devices lie when they want to; simulate it")
+    if config.instructions != "auto":
+        raise UserError(f"instructions = {config.instructions!r}: each device takes the best that it has; leave it out")
     if config.local.loss != CROSS_ENTROPY:
         raise UserError(f"local.loss = {config.local.loss!r}: over a network, devices minimise the cross-entropy alone")

@@ -52,6 +52,9 @@ class Driver(Protocol):
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint must keep, the desk's state included."""
 
+    def kept(self) -> None:
+        """That is on the disk now."""
+
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
@@ -141,6 +144,7 @@ class Drive:
     def _save(self) -> None:
         about = {"wall": self._wall(), "on": on(self.world), "config": self.world.config.toml()}
         checkpoint.save({**self.driver.state(), **about}, self.directory / "checkpoint")
+        self.driver.kept()
 
     def _wall(self) -> float:
         return self._before + time.monotonic() - self._began

@@ -164,6 +164,11 @@ class Desk:
             "average": None if self.average is None else self.average.state(),
         }
 
+    def kept(self) -> None:
+        """The checkpoint that `state` was for is on the disk."""
+        if self._shelf is not None:
+            self._shelf.kept()
+
     def restore(self, state: dict[str, Any]) -> None:
         self.server.restore(state["server"])
         self.meter.restore(state["meter"])

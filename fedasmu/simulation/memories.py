@@ -44,6 +44,10 @@ class Memories:
             "shelf": self._shelf.state(),
         }
 
+    def kept(self) -> None:
+        """The checkpoint that `state` was for is on the disk."""
+        self._shelf.kept()
+
     def restore(self, state: dict[str, Any]) -> None:
         self._values, self._tensors = dict(state["values"]), dict(state["tensors"])
         self._shelf.restore(state["shelf"])

@@ -182,6 +182,11 @@ class Simulator:
             "works": [device.state() for device in self.busy.values()],
         }
 
+    def kept(self) -> None:
+        """The checkpoint that `state` was for is on the disk."""
+        self.desk.kept()
+        self.memories.kept()
+
     def restore(self, state: dict[str, Any]) -> None:
         self.desk.restore(state["desk"])
         self.clock.restore(state["clock"])

@@ -27,11 +27,9 @@ from fedasmu.errors import Refused
 from fedasmu.storage.checkpoint import KEPT
 from fedasmu.system.disk import not_through_links, sync, sync_all
 
-NAME = re.compile(r"\d{1,18}\.[\dx]{0,80}\.[a-z]{3,8}\d{0,3}\.[0-9a-f]{32}")  # number, shape, type, digest
-
-
-SMALL = 128  # bytes of a tensor that stays in memory
 NEW = "new"  # in the place of the digest, until a checkpoint needs it
+NAME = re.compile(r"\d{1,18}\.[\dx]{0,80}\.[a-z]{3,8}\d{0,3}\.([0-9a-f]{32}|new)")  # number, shape, type, digest
+SMALL = 128  # bytes of a tensor that stays in memory
 CHANGED = "not what was written there"
 Bytes = NDArray[np.uint8]
 
@@ -43,8 +41,8 @@ class Shelf:
         self._files: dict[str, str] = {}  # key -> file name
         self._written = 0
         self._sums: dict[str, int] = {}  # of files that this process has written or read, by their names
-        # The files that each kept checkpoint refers to, and the one being written: a kill may keep it from the disk.
-        self._kept: deque[set[str]] = deque(maxlen=KEPT + 1)
+        self._kept: deque[set[str]] = deque(maxlen=KEPT)  # the files that each checkpoint on the disk refers to
+        self._asked: set[str] = set()  # those of the one that is being written, and may never get there
 
     def __contains__(self, key: object) -> bool:
         return str(key) in self._files or str(key) in self._small
@@ -103,29 +101,33 @@ class Shelf:
         return data
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs: names only. Taking it also removes the files that no kept checkpoint refers to."""
+        """What a checkpoint needs: names only. When that is on the disk, `kept` is to be called."""
         new = [key for key, name in self._files.items() if name.endswith(NEW)]
         for key in new:
             self._files[key] = self._sealed(self._files[key])
         sync_all(self.directory, [self._files[key] for key in new])
         names = set(self._files.values())
-        if names and names not in self._kept:  # it may be asked for twice in one checkpoint
+        if names and names != self._asked:  # it may be asked for twice in one checkpoint
             sync(self.directory)
-        dropped = self._kept[0] if len(self._kept) == self._kept.maxlen else set()
-        if not self._kept or names != self._kept[-1]:
-            self._kept.append(names)
-        for name in dropped - set().union(*self._kept):
-            (self.directory / name).unlink(missing_ok=True)
-            self._sums.pop(name, None)
+        never, self._asked = self._asked, names
+        self._sweep(never)
         files = {"shelf": self.directory.name, "files": dict(self._files), "written": self._written}
         return files | {"small": _joined(self._small)}
+
+    def kept(self) -> None:
+        """The checkpoint that asked last is on the disk: what only the one that it has replaced needs is removed."""
+        replaced = self._kept[0] if len(self._kept) == KEPT else set[str]()
+        self._kept.append(self._asked)
+        self._sweep(replaced)
 
     def restore(self, state: dict[str, Any]) -> None:
         for name in state["files"].values():
             _check_name(name)
         self._files, self._written = dict(state["files"]), int(state["written"])
         self._small = _parted(state.get("small", []))
-        self._kept.append(set(self._files.values()))
+        # Another checkpoint may be there, and files of none: with the next one they go.
+        there = {path.name for path in self.directory.glob("*") if NAME.fullmatch(path.name)}
+        self._kept.extend([there, set(self._files.values())])
 
     def _sealed(self, name: str) -> str:
         """The file's name with the digest of what is in it."""
@@ -136,8 +138,14 @@ class Shelf:
 
     def _remove(self, name: str | None) -> None:
         """A file that is replaced goes at once, unless a checkpoint needs it."""
-        if name is not None and not any(name in kept for kept in self._kept):
+        if name is not None and not any(name in needed for needed in (self._asked, *self._kept)):
             (self.directory / name).unlink()
+            self._sums.pop(name, None)
+
+    def _sweep(self, names: set[str]) -> None:
+        """Of these files, those that nobody needs any more."""
+        for name in names.difference(self._files.values(), self._asked, *self._kept):
+            (self.directory / name).unlink(missing_ok=True)
             self._sums.pop(name, None)
 
 
@@ -184,7 +192,7 @@ def _named(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _check_name(name: Any) -> None:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name.endswith(NEW):
         raise ValueError(f"{name!r} is not the name of a file on a shelf")
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from fedasmu.encoding.codec import pack
 from fedasmu.network import keeping
+from fedasmu.network.acts import Rebuild
 from fedasmu.storage import checkpoint
+from fedasmu.storage.shelf import Shelf
 from helpers.place import Place, started
 
 
@@ -117,3 +121,80 @@ def test_tensors_are_frozen_unless_they_last(tmp_path: Path) -> None:
     assert torch.equal(found["again"], torch.zeros(3))
     assert state.tensors.keys() == {"0", "1"}
     assert any(tensor is lasting for tensor in state.tensors.values()), "a model in flight is not copied"
+
+
+def full(*given: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_checkpoints_that_find_no_room_take_nothing_from_the_one_that_is_there(
+    tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, algorithm={"name": "ca2fl"}, transfer={"precision": precision})
+    uploaded(place, 4)
+    place.save()
+
+    async def scene() -> None:
+        for number in range(1, 5):
+            uploaded(place, 2, now=100.0 * number)
+            place.keeping._saved -= 1e10
+            place.keeping.look()
+            await place.keeping.settled()
+            place.keeping.look()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "add", full)
+        asyncio.run(scene())
+    assert reopened(place).fingerprint == place.fingerprint
+
+
+def test_trouble_of_the_machine_in_a_recovery_costs_no_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path, algorithm={"name": "ca2fl"})
+    uploaded(place, 4)
+    acts = place.ledger.next
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "get", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        with pytest.raises(Rebuild, match="Too many open files"):
+            reopened(place)
+    again = Place(tmp_path, **place.changes)
+    assert again.ledger.next == acts, "nothing was added: no act is to be skipped"
+    assert again.fingerprint == place.fingerprint
+
+
+def test_what_makes_the_method_raise_is_skipped_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path, algorithm={"name": "ca2fl"})
+    device, task = next(iter(started(place).items()))
+    monkeypatch.setattr(place.coordinator.desk, "receive", Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(Rebuild):
+        place.coordinator.deliver(device, task, place.report(task, device), {}, 1.0)
+    assert reopened(place).coordinator.server.counters.lost == 1
+
+
+def test_a_damaged_shelf_is_passed_over_with_its_checkpoint(tmp_path: Path) -> None:
+    place = Place(tmp_path, algorithm={"name": "ca2fl"})
+    shelf = tmp_path / "shelves" / "server"
+    uploaded(place, 4)
+    place.save()
+    older = set(shelf.iterdir())
+    uploaded(place, 3, now=100.0)
+    place.save()
+    newer = set(shelf.iterdir()) - older
+    uploaded(place, 2, now=200.0)
+    for path in newer:
+        data = bytearray(path.read_bytes())
+        data[5] ^= 1
+        path.write_bytes(data)
+    assert reopened(place).fingerprint == place.fingerprint
+
+
+def test_a_shelf_does_not_grow_with_the_lives_of_its_server(tmp_path: Path) -> None:
+    counts = []
+    place = Place(tmp_path, algorithm={"name": "area"}, stop={"uploads": 10_000})
+    for life in range(4):
+        for step in range(3):
+            uploaded(place, 4, now=1000.0 * life + 100.0 * step)
+            place.save()
+        counts.append(len(list((tmp_path / "shelves" / "server").iterdir())))
+        place = reopened(place)
+    assert max(counts) <= 2 * 10 + 3, "two checkpoints of ten devices"
