@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from fedasmu.network.client import Client
 from fedasmu.network.download import head
@@ -12,8 +13,9 @@ from fedasmu.system.process import started
 class Beats:
     """They begin when a task's first bytes have come: a large model may take longer than an offer is good for."""
 
-    def __init__(self, client: Client, pause: float) -> None:
-        self._client, self._pause = client, pause
+    def __init__(self, client: Client, pause: float, revisit: Callable[[str], None]) -> None:
+        """`revisit` opens a new visit in the place of the one with this name."""
+        self._client, self._pause, self._revisit = client, pause, revisit
         self._thread: threading.Thread | None = None
         self._done = threading.Event()
         self.lost = threading.Event()  # the server has given the task up
@@ -30,9 +32,17 @@ class Beats:
             self._thread = started(lambda: self._beat(task), f"beat-{task}")
 
     def _beat(self, task: int) -> None:
-        pause = 0.0
+        pause, revisited = 0.0, False
         while not self._done.wait(pause) and not self.lost.is_set():
+            visit = self._client.visit
             reply = self._client.once("POST", f"/v1/tasks/{task}/beat")
             pause = self._pause if reply is not None else min(1.0, self._pause)
             if reply is not None and reply.status == 410:
                 self.lost.set()
+            # A server that was started again knows no visits. Once a task: two processes with one key would not end it.
+            if reply is not None and reply.status == 401 and not revisited:
+                pause, revisited = 0.0, True
+                try:
+                    self._revisit(visit)
+                except Exception:  # the device will meet it too, and knows what to say
+                    return

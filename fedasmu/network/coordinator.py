@@ -117,7 +117,8 @@ class Coordinator:
         """When `advance` is wanted next, at the latest."""
         waiting = self.present and not self.finished and self._vacancies()
         start = self._next if self._gather is None else self._gather
-        return min(self.leases.due(), start if waiting else math.inf, self.plan.time)
+        start = max(start, self.leases.awake(self.present)) if waiting else math.inf
+        return min(self.leases.due(), start, self.plan.time)
 
     def known(self, device: int, label: str) -> Reference | None:
         """What a device with an open task has, if this is its label: from before the task, or of the task."""

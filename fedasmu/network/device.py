@@ -119,7 +119,7 @@ class Device:
         self.membership.renew()
         poll, held = self.membership.poll, self._held
         target = f"/v1/task?wait={poll:g}" + (f"&holds={held.label}" if held else "")
-        with Beats(self.client, self.membership.beat) as beats:
+        with Beats(self.client, self.membership.beat, self.membership.revisit) as beats:
             download = partial(self.client.download, "GET", target, wait=poll, heard=beats.heard)
             reply = self.membership.ask(download)
             if reply.status != 200:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -70,6 +71,11 @@ class Leases:
         if left <= 0:
             self._resting.pop(device, None)
         return max(0.0, left)
+
+    def awake(self, devices: Collection[int]) -> float:
+        """When the first of these may get a task."""
+        resting = self._resting
+        return 0.0 if any(device not in resting for device in devices) else min(map(resting.__getitem__, devices))
 
     def find(self, task: int) -> Lease | None:
         return self._leases.get(task)

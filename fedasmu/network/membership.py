@@ -48,6 +48,7 @@ class Membership:
         self._equipment: Equipment | None = None
         self._terms: Terms | None = None
         self._quarrels = 0
+        self._visiting = threading.Lock()
         self.beat, self.poll = 20.0, 25.0  # seconds
 
     @property
@@ -90,9 +91,16 @@ class Membership:
         self.beat, self.poll = _bounded(welcome.get("beat"), 20.0), _bounded(welcome.get("poll"), 25.0)
         self.drawer.keep_pins(self.client.pins)
 
+    def revisit(self, visit: str) -> None:
+        """Open a new visit in the place of this one, unless another thread has done so."""
+        with self._visiting:
+            if self.client.visit == visit:
+                self.hello()
+
     def ask(self, attempt: Callable[[], Reply]) -> Reply:
         """A signed request. A server that was started again does not know us: then a new visit, and once more."""
         while True:
+            visit = self.client.visit
             reply = attempt()
             code = reply.table.get("error") if reply.status >= 400 else None
             if code in ("over", "revoked"):
@@ -103,7 +111,7 @@ class Membership:
             self._quarrels += 1
             if self._quarrels > QUARRELS:
                 raise UserError("another process uses this device's key: stop one of them, and give each its own state")
-            self.hello()
+            self.revisit(visit)
 
     def of_task(self, attempt: Callable[[], Reply]) -> Reply:
         """The same, about a task that may be given up."""

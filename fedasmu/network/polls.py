@@ -24,8 +24,8 @@ class Polls:
     def full(self) -> bool:
         return len(self._open) >= OPEN
 
-    async def wait(self, request: Request, device: int, seconds: float) -> None:
-        """Until there is a task, the time is up, or the device has hung up."""
+    async def wait(self, request: Request, device: int, seconds: float) -> bool:
+        """Until there is a task, the time is up, or the device has hung up. Whether it has not polled again since."""
         self.answer(device)  # a second poll of the same device ends the first
         mine = self._open[device] = asyncio.Event()
         self._opened()
@@ -36,8 +36,10 @@ class Polls:
         finally:
             gone.cancel()
             answered.cancel()
-            if self._open.get(device) is mine:
+            last = self._open.get(device) is mine
+            if last:
                 del self._open[device]
+        return last
 
     def answer(self, device: int) -> None:
         """Wake the poll of this device, if there is one."""

@@ -61,7 +61,7 @@ class Reception:
         device, now, roster = seat.seat, self.clock(), self.coordinator.acts.roster
         held = held_count(examples, self.terms.on_devices)
         member = replace(roster[device], examples=examples - held, held=held)
-        if roster[device] != member:
+        if roster[device] != member and not self.coordinator.acts.flushed:
             if (open_task := self.coordinator.acts.tasks.get(device)) is not None:
                 self.coordinator.lose(open_task, now)  # it was made for other examples
             self.coordinator.seat(device, member, now)

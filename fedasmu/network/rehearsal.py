@@ -92,6 +92,7 @@ class Rehearsal:
         path = self.shards[number]
         invite = self.folder.invite(seat=number, name=f"device-{number:04d}")
         options = ["--invite", str(invite), "--data", str(path), "--state", str(path.parent / "state")]
+        options += ["--engine", self.world.config.engine]
         if self.speeds:
             options += ["--seconds-per-sample", str(self.world.profiles[number].seconds_per_sample)]
         # -P: a comparison's folder called fedasmu, here, is not the package.

@@ -83,9 +83,11 @@ class Service:
         """A long poll: the device's task, as soon as there is one."""
         device, coordinator = signed.device, self.coordinator
         holds = label_of(request, "holds")
+        last = True
         if coordinator.arrive(device, self.clock(), holds) is None and not self.polls.full:
-            await self.polls.wait(request, device, seconds_of(request, coordinator.plan.settings.poll))
-        coordinator.leave(device)
+            last = await self.polls.wait(request, device, seconds_of(request, coordinator.plan.settings.poll))
+        if last:
+            coordinator.leave(device)
         self._check_over(device)
         number = coordinator.acts.tasks.get(device)
         if number is not None:

@@ -127,6 +127,9 @@ def test_a_device_that_fails_again_and_again_rests(place: Place) -> None:
     coordinator.arrive(5, now)
     assert coordinator.advance(now) == []
     assert coordinator.leases.rests(5, now) > 0
+    coordinator.present.clear()
+    coordinator.arrive(5, now)
+    assert coordinator.due() > now + 1.0, "nobody is woken for one who rests"
     assert [task.device for task in coordinator.advance(now + 700.0)] == [5]
 
 

@@ -42,8 +42,9 @@ def test_serve(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists(), "nothing was begun"
     taken.close()
     assert "not the folder of a served run" in said("serve", "--resume", str(tmp_path))
-    timing = ("--set", "timing_only=true", "--listen", "127.0.0.1:0", "--out", str(tmp_path / "b"))
-    assert "timing_only" in said("serve", "quickstart", *timing)
+    for change in ("timing_only=true", "attack.share=0.2", "instructions=avx2", "local.loss=mse"):
+        options = ("--set", change, "--listen", "127.0.0.1:0", "--out", str(tmp_path / "b"))
+        assert said("serve", "quickstart", *options).startswith(f"{change.partition('=')[0]} = ")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from fedasmu import Result
-from helpers.federation import Federation
+from fedasmu.network.folder import Folder
+from fedasmu.network.replay import replay
+from fedasmu.storage.shelf import Shelf
+from helpers.federation import Federation, enrolled
+from helpers.served import eventually
 
 
 @pytest.mark.parametrize("name", ["fedasmu", "fedavg", "fedbuff", "port"])
@@ -39,3 +45,50 @@ def test_the_simulator_and_help_need_nothing_of_the_network() -> None:
         "sys.exit(bool({'starlette', 'uvicorn', 'httptools', 'urllib3', 'cryptography'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_server_that_starts_again_waits_for_a_device_in_the_middle_of_its_training(tmp_path: Path) -> None:
+    """All that it hears of it, for longer than a lease, are beats of a visit that it does not know."""
+    lease = {"lease": 2.0, "offer": 2.0, "poll": 1.0}
+    federation = Federation(tmp_path, stop={"uploads": 1}, algorithm={"name": "fedasync"}, network=lease)
+    federation.start()
+    device = federation.device(0, seconds_per_sample=0.15)
+    federation.work(device)
+    assert eventually(lambda: '"start"' in (federation.path / "events.jsonl").read_text())
+    federation.stop()
+    federation.start()
+    federation.wait()
+    summary = Result(federation.path).summary
+    assert (summary["uploads"], summary["lost"]) == (1, 0)
+
+
+def test_a_server_whose_machine_fails_it_stops_with_the_reason_and_has_lost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = Federation(tmp_path, stop={"uploads": 8}, algorithm={"name": "ca2fl"})
+    failing = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "get", failing)
+        federation.start()
+        federation.work(federation.device(0))
+        assert eventually(lambda: federation.ended)
+    (error,) = federation.errors
+    assert str(error) == f"Too many open files; nothing is lost; go on with: fedasmu serve --resume {federation.path}"
+    federation.errors.clear()
+    federation.start()
+    federation.wait()
+    assert Result(federation.path).summary["lost"] == 0
+
+
+def test_who_comes_with_other_data_when_the_run_is_over_changes_nothing(tmp_path: Path) -> None:
+    pacing = {"period": 0.02, "max_in_flight": 4}
+    keep = {"keep": "all", "gather": 0.0}
+    federation = Federation(tmp_path, stop={"uploads": 3}, algorithm={"name": "fedasync"}, network=keep, pacing=pacing)
+    federation.start()
+    late = enrolled(federation, tmp_path, 1, 20)
+    federation._thread(lambda: late.download("GET", "/v1/task?wait=5", wait=5))
+    federation.work(federation.device(0))
+    assert eventually((federation.path / "summary.json").exists)
+    late.hello(25)
+    federation.stop()
+    assert replay(federation.world, Folder(federation.path)).differing == []

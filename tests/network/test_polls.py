@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
 from fedasmu.network.polls import OPEN, Polls
 from fedasmu.network.replies import later
 
@@ -18,3 +21,18 @@ def test_a_fleet_that_fills_all_polls_is_spread_over_time() -> None:
     assert polls.pause(seats=100_000, least=3.0) == 3
     polls._open = dict.fromkeys(range(OPEN))  # type: ignore[assignment]
     assert all(250 <= polls.pause(seats=100_000, least=3.0) <= 600 for _ in range(100))
+
+
+def test_the_poll_that_a_device_has_replaced_knows_it() -> None:
+    """It must not take the device's presence with it: the second one waits."""
+
+    async def scene() -> tuple[bool, bool]:
+        polls, request = Polls(lambda: None), SimpleNamespace(receive=asyncio.Event().wait)
+        first = asyncio.ensure_future(polls.wait(request, 7, 30.0))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(polls.wait(request, 7, 30.0))  # type: ignore[arg-type]
+        last = await first
+        polls.answer(7)
+        return last, await second
+
+    assert asyncio.run(scene()) == (False, True)
