@@ -121,7 +121,7 @@ class Desk:
         self._sent.discard(task)
         decision = self.server.receive(task, device, report)
         loss = _number(report.loss)
-        self.meter.upload(loss, decision.staleness)
+        self.meter.upload(math.nan if decision.verdict is Verdict.REFUSED else loss, decision.staleness)
         notes = report.remarks
         if report.measured is not None and decision.verdict is not Verdict.REFUSED:
             self.meter.survey.add(device, report.measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,7 @@ class Tally:
     uploads: int = 0
     staleness: int = 0
     train_loss: float = 0.0
+    losses: int = 0  # that are in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,9 @@ class Meter:
         self.tally.uploads += 1
         self.tally.staleness += staleness
         self.tally.total_staleness += staleness
-        self.tally.train_loss += loss
+        if math.isfinite(loss):  # or one device would decide a mean
+            self.tally.train_loss += loss
+            self.tally.losses += 1
 
     def evaluate(self, model: Model, counters: Counters, now: float, full: bool = False) -> None:
         """On all of the test data if `full`, else as it is this evaluation's turn."""
@@ -84,7 +88,7 @@ class Meter:
             "time": now,
             "version": model.version,
             "uploads": counters.received,
-            "train_loss": tally.train_loss / tally.uploads if tally.uploads else None,
+            "train_loss": tally.train_loss / tally.losses if tally.losses else None,
             "staleness": tally.staleness / tally.uploads if tally.uploads else None,
             "stale": counters.stale,
             "refused": counters.refused,
@@ -94,7 +98,7 @@ class Meter:
             **self.survey.by_device(),
             "subset": subset,
         }
-        self.tally = replace(tally, uploads=0, staleness=0, train_loss=0.0)
+        self.tally = replace(tally, uploads=0, staleness=0, train_loss=0.0, losses=0)
         reports = self.survey.heard.reports
         told = self.survey.take()
         if self.pool is None:
@@ -140,6 +144,7 @@ class Meter:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.tally, self._evaluated, self._number = Tally(**state["tally"]), state["evaluated"], state["number"]
+        tally = {"losses": state["tally"]["uploads"], **state["tally"]}  # older ones had counted all uploads
+        self.tally, self._evaluated, self._number = Tally(**tally), state["evaluated"], state["number"]
         self.survey.restore(state["survey"])
         self.latest = None if state["latest"] is None else Measured(**state["latest"])

@@ -85,5 +85,10 @@ def test_whatever_is_sent_for_a_loss_is_refused_and_written_down(desk: Desk, tmp
     desk.begin(0.0)
     (task,) = desk.start(1.0, [3])
     assert desk.receive(2.0, task.id, 3, Report(torch.ones(2), 5, loss)).verdict is Verdict.REFUSED
+    (other,) = desk.start(3.0, [3])
+    desk.receive(4.0, other.id, 3, Report(torch.ones(2), 5, 0.25))
+    desk.state()  # waits for the evaluation
+    assert desk.meter.latest is not None
+    assert desk.meter.latest.train_loss == 0.25, "the mean is of those that were taken"
     desk.record.close()
     assert '"verdict":"refused","loss":"nan"' in (tmp_path / "events.jsonl").read_text()
