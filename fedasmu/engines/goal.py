@@ -93,6 +93,11 @@ def check(goal: Goal, outputs: Tensor, targets: Tensor, loss: str, metric: str) 
     """On some outputs that have a gradient: a loss or metric that cannot work is refused before anything starts."""
     if targets.is_floating_point():
         _check_numbers(goal, outputs, targets)
+    elif loss in LOSSES and not goal.classifies:
+        raise UserError(
+            f"local.loss = {loss!r}: the data's targets are classes, not numbers: leave it out, or give the targets as "
+            "numbers with a point (files: regression=True)"
+        )
     value = _called(f"local.loss = {loss!r}", goal.loss, outputs, targets)
     if not isinstance(value, Tensor) or value.dim() or not value.requires_grad:
         raise UserError(

@@ -201,6 +201,7 @@ def classes(outputs: Tensor, targets: Tensor) -> Tensor:
         ({}, {"metric": classes}, "evaluate.metric = 'given-in-python/classes': must give one number"),
         ({}, {"loss": lambda outputs: outputs}, "local.loss = 'given-in-python/loss' failed: TypeError"),
         ({"algorithm": {"name": "moon"}}, {"loss": "mse"}, "local.loss = 'mse': moon has a loss of its own"),
+        ({"local": {"loss": "mse"}}, {}, "local.loss = 'mse': the data's targets are classes, not numbers"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_work(
