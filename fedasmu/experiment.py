@@ -196,9 +196,7 @@ class Experiment:
 
 def _check_data(data: Any) -> None:
     if not isinstance(data, FederatedData):
-        raise UserError(
-            f"data: not a {type(data).__name__}, but FederatedData.of((inputs, targets), (inputs, targets), shards)"
-        )
+        raise UserError(f"data: a {type(data).__name__}; make it with FederatedData.of(train, test, shards)")
 
 
 def _check_factory(model: Any) -> None:

@@ -203,7 +203,7 @@ def test_data_in_forms_that_are_none(given: Any, message: str) -> None:
 
 
 def test_what_is_no_federated_data_is_refused_in_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"data: not a function, but FederatedData\.of"):
+    with pytest.raises(UserError, match=r"data: a function; make it with FederatedData\.of"):
         Experiment(settings(), model=softmax, data=blobs)  # type: ignore[arg-type]
 
 

@@ -69,8 +69,8 @@ class Result:
     @property
     def clock(self) -> str:
         """What its times are: of a run whose devices are real ones, those of the server's own clock."""
-        real = (self.directory / SERVED).exists() and not (self.directory / SCRIPT).exists()
-        return "time" if real else "virtual time"
+        served, scripted = ((self.directory / name).exists() for name in (SERVED, SCRIPT))
+        return "time" if served and not scripted else "virtual time"
 
     @property
     def has_events(self) -> bool:
@@ -155,8 +155,7 @@ class Result:
 
     def score_at(self, time: float) -> float:
         """The same, as it stood at this virtual time; NaN before the first evaluation."""
-        settled = self.settled(time)
-        return float(settled.mean()) if len(settled) else math.nan
+        return float(settled.mean()) if len(settled := self.settled(time)) else math.nan
 
     def settled(self, time: float = math.inf) -> NDArray[np.float64]:
         """The last evaluations: 20, but no more than a quarter of them, and at least one.
@@ -230,7 +229,6 @@ def load_runs(directory: str | Path = "runs") -> pandas.DataFrame:
 
     The times to the targets are columns "time_to.0.7"; `fedasmu.Result(row.directory)` has the rest of a run.
     """
-    frames = _pandas()
     results = [Result(path.parent) for path in sorted(Path(directory).rglob("summary.json"))]
     if not results:
         raise UserError(f"{directory}: no finished run there")
@@ -241,7 +239,7 @@ def load_runs(directory: str | Path = "runs") -> pandas.DataFrame:
         {"directory": str(result.directory)} | {key: table.get(key) for key in differing} | flat(result.summary)
         for result, table in zip(results, settings, strict=True)
     ]
-    return frames.DataFrame(rows)
+    return _pandas().DataFrame(rows)
 
 
 def _pandas() -> Any:

@@ -229,7 +229,7 @@ def test_the_gate_forgets_addresses_that_are_gone() -> None:
 def test_a_port_in_use_is_a_sentence() -> None:
     first = bound(HOST, 0)
     port = first.getsockname()[1]
-    with pytest.raises(UserError, match=f"--listen {HOST}:{port}: Address already in use"):
+    with pytest.raises(UserError, match=f"{HOST}:{port}: Address already in use; choose another with --listen"):
         bound(HOST, port)
     first.close()
 
