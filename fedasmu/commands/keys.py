@@ -21,7 +21,7 @@ def invite(
     directory: Directory,
     name: Annotated[str, typer.Option(help="What the device will be called.")] = "",
     uses: Annotated[int, typer.Option(min=1, help="How many devices may use it.")] = 1,
-    hours: Annotated[float, typer.Option(min=0.0, help="How long it is good for.")] = 24.0,
+    hours: Annotated[float, typer.Option(min=0.01, help="How long it is good for.")] = 24.0,
 ) -> None:
     """Print the line with which a new device joins."""
     needs_network()

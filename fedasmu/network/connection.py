@@ -59,6 +59,8 @@ class Reply:
 class Connection:
     def __init__(self, url: str, pins: Sequence[bytes]) -> None:
         self.url, self.pins = checked_url(url), list(pins)
+        if self.url.startswith("http:") and self.pins[0] != PUBLIC:
+            raise UserError(f"{url}: the invite is of a server with a certificate: write https://")
         self._connect()
 
     def once(

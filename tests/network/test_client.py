@@ -13,7 +13,7 @@ import pytest
 from fedasmu.errors import UserError
 from fedasmu.network import client as clients
 from fedasmu.network.client import Client, Stopped
-from fedasmu.network.connection import PUBLIC, Ended, checked_url
+from fedasmu.network.connection import PUBLIC, Connection, Ended, checked_url
 from fedasmu.network.keys import Key, content_digest, decoded, request_text, verified
 from fedasmu.network.listener import bound
 from helpers.served import HOST, Served, eventually, served
@@ -147,6 +147,12 @@ def test_another_version_of_the_wire_is_named_on_both_sides(server: Served, tmp_
 def test_an_address_that_is_none_is_said_to_be_none(url: str) -> None:
     with pytest.raises(UserError, match="https://host:port"):
         checked_url(url)
+
+
+def test_what_has_a_certificate_is_asked_by_tls() -> None:
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:80: .*: write https://"):
+        Connection("http://127.0.0.1:80", [bytes(31) + b"1"])
+    assert Connection("http://127.0.0.1:80", [PUBLIC]).url == "http://127.0.0.1:80", "a proxy of this machine"
 
 
 @pytest.mark.parametrize("url", ["https://host:8443/", " https://host:8443", "http://127.0.0.1:80/a/"])
