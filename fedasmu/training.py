@@ -130,6 +130,8 @@ class Trainer:
         return Evaluated(float(self.goal.loss(outputs, targets)), float(self.goal.metric(outputs, targets)), count)
 
     def _train(self, command: Train, device: int, seed: int) -> Trained:
+        if self.goal.calibrated:
+            command = replace(command, calibrated=True)
         examples, chosen = self._batches(device, seed, command.steps)
         vector = command.vector.clone()
         anchor = command.vector if command.anchor is None else command.anchor

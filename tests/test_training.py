@@ -127,6 +127,13 @@ def test_a_calibrated_training_follows_the_formula() -> None:
     assert not torch.equal(trained.vector, perform(trainer, Train(start, range(3), 0.1)).vector)
 
 
+def test_a_trainer_calibrates_whatever_a_method_asks_for() -> None:
+    asked, start = a_trainer()
+    always = Trainer(softmax(), Layout.of(softmax()), blobs(), BATCH, EPOCHS, goal=Goal(calibrated=True))
+    expected = perform(asked, Train(start, range(3), 0.1, calibrated=True))
+    assert torch.equal(perform(always, Train(start, range(3), 0.1)).vector, expected.vector)
+
+
 def test_an_objective_of_ones_own_is_not_calibrated() -> None:
     """An engine that has to compute it would have to reach into it: rather none does than one of the two."""
     with pytest.raises(ValueError, match="it is the cross-entropy that can be calibrated"):

@@ -58,6 +58,7 @@ class Goal:
 
     loss: Loss = cross_entropy
     metric: Score = accuracy
+    calibrated: bool = False  # for a device's own mixture of classes, whatever a method asks for
 
     @property
     def classifies(self) -> bool:
@@ -70,12 +71,24 @@ class Goal:
         return self.classifies and self.metric is accuracy
 
 
-def goal_of(loss: str, metric: str, given_loss: Loss | None = None, given_metric: Score | None = None) -> Goal:
+def goal_of(
+    loss: str, metric: str, given_loss: Loss | None = None, given_metric: Score | None = None, calibrated: bool = False
+) -> Goal:
     """Of a recipe's names, and of what was given in Python instead."""
     return Goal(
         _found("local.loss", loss, LOSSES, given_loss, "loss"),
         _found("evaluate.metric", metric, METRICS, given_metric, "metric"),
+        calibrated,
     )
+
+
+def check_method(goal: Goal, loss: str, method: str, own_objective: bool) -> None:
+    """A method whose devices minimise an objective of its own has the cross-entropy in it, as it is."""
+    if own_objective and not goal.classifies:
+        raise UserError(f"local.loss = {loss!r}: {method} has a loss of its own")
+    if goal.calibrated and (own_objective or not goal.classifies):
+        other = f"{method} has a loss of its own" if own_objective else f"not {loss}"
+        raise UserError(f"local.calibrate = true: it is the cross-entropy that can be calibrated; {other}")
 
 
 def _found(key: str, name: str, names: dict[str, str], given: Any, word: str) -> Any:

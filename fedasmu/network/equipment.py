@@ -15,6 +15,7 @@ from fedasmu.data.federated import FederatedData, hold_out
 from fedasmu.encoding.displacement import Reference
 from fedasmu.encoding.rounding import CODES
 from fedasmu.engines.contract import native_engine
+from fedasmu.engines.goal import Goal
 from fedasmu.errors import UserError
 from fedasmu.network.terms import Terms, layout_digest
 from fedasmu.network.wire import Shapes
@@ -53,8 +54,8 @@ class Equipment:
         native, self.engine = native_engine(engine, module, self.layout, terms.shape, terms.batch, "cpu")
         kept, held = hold_out(torch.arange(len(targets)), terms.on_devices, derive(terms.held_seed, "device", device))
         federated = FederatedData("own", own, own, [kept], terms.classes, [held])
-        work, engines = (terms.batch, terms.epochs), ("cpu", native)
-        self.trainer = Trainer(module, self.layout, federated, *work, *engines, terms.augment, terms.optimiser)
+        work, engines, goal = (terms.batch, terms.epochs), ("cpu", native), Goal(calibrated=terms.calibrate)
+        self.trainer = Trainer(module, self.layout, federated, *work, *engines, terms.augment, terms.optimiser, goal)
         self.learner: Learner = Measuring(method.learner()) if len(held) else method.learner()
         self.attachments: Shapes = method.attachments(self.layout)
         self._code = CODES.get(terms.precision)

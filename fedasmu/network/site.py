@@ -33,6 +33,7 @@ def terms(world: World) -> Terms:
         epochs=config.local.epochs,
         optimiser=Optimiser(**config.local.model_dump(include=set(Optimiser.model_fields))),
         augment=config.data.augment,
+        calibrate=config.local.calibrate,
         shape=data.shape,
         classes=data.classes,
         scale=None if scale is None else scale.tolist(),

@@ -37,6 +37,7 @@ class Terms(BaseModel):
     epochs: int = Field(ge=1, le=1 << 16)
     optimiser: Optimiser = Optimiser()
     augment: Literal["none", "crop", "crop+flip"] = "none"
+    calibrate: bool = False
     shape: tuple[int, ...] = Field(min_length=1, max_length=4)
     classes: int = Field(ge=2, le=1 << 20)
     scale: list[float] | None = None  # of images in bytes: pixel * scale + shift, channel by channel

@@ -14,7 +14,7 @@ from fedasmu.algorithms import Federation, Learner
 from fedasmu.algorithms.measuring import Measuring
 from fedasmu.data.federated import FederatedData, held_count
 from fedasmu.engines.contract import native_engine
-from fedasmu.engines.goal import Goal, Loss, Score, check, goal_of
+from fedasmu.engines.goal import Goal, Loss, Score, check, check_method, goal_of
 from fedasmu.engines.pytorch import EVALUATION_BATCH
 from fedasmu.errors import UserError
 from fedasmu.imports import blame
@@ -117,9 +117,8 @@ def build(
 ) -> World:
     """The world of a recipe, with a model, data and so on, of the user's own where they are given."""
     _check_device(config.device)
-    goal = goal_of(config.local.loss, config.evaluate.metric, loss, metric)
-    if config.algorithm.own_objective and not goal.classifies:
-        raise UserError(f"local.loss = {config.local.loss!r}: {config.algorithm.name} has a loss of its own")
+    goal = goal_of(config.local.loss, config.evaluate.metric, loss, metric, config.local.calibrate)
+    check_method(goal, config.local.loss, config.algorithm.name, config.algorithm.own_objective)
     if model is None:
         check_name(config.model)
     start = start_of(config.model, weights)

@@ -125,6 +125,9 @@ class Local(Optimiser):
     decay: float = Field(0.99, gt=0, le=1, description="the learning rate is multiplied by this ...")
     decay_every: int = Field(10, ge=1, description="... every so many uploads")
     lr_floor: float = Field(1e-4, ge=0, description="and never falls below this")
+    calibrate: bool = Field(
+        False, description="a device's own mixture of classes is not for the network to learn, whatever the method"
+    )
     loss: Annotated[str, AfterValidator(partial(known, names=LOSSES))] = Field(
         CROSS_ENTROPY, description=f'{", ".join(LOSSES)}, or your own as "package.module:function"'
     )

@@ -256,6 +256,13 @@ def test_mixing_gives_up_a_share_of_the_progress() -> None:
     assert report.note["beta"] == 0.25
 
 
+def test_it_calibrates_as_any_method_can(run: Run) -> None:
+    bare = {"name": "fedasmu-r", "calibrate": False}
+    ours, given = outputs(run(algorithm={"name": "fedasmu-r"})), outputs(run(algorithm=bare, local={"calibrate": True}))
+    assert ours["model.safetensors"] == given["model.safetensors"]
+    assert ours["model.safetensors"] != outputs(run(algorithm=bare))["model.safetensors"]
+
+
 def test_the_regularisers_anchor_moves_with_the_rebase() -> None:
     memory: dict[str, Any] = {"h": vector(0.5, 0.0)}
     (first, _, second), _ = session(model(6, 5.0, 5.0), memory, correction="dynamic")

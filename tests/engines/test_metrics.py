@@ -202,6 +202,12 @@ def classes(outputs: Tensor, targets: Tensor) -> Tensor:
         ({}, {"loss": lambda outputs: outputs}, "local.loss = 'given-in-python/loss' failed: TypeError"),
         ({"algorithm": {"name": "moon"}}, {"loss": "mse"}, "local.loss = 'mse': moon has a loss of its own"),
         ({"local": {"loss": "mse"}}, {}, "local.loss = 'mse': the data's targets are classes, not numbers"),
+        ({"local": {"loss": "mse", "calibrate": True}}, {}, "cross-entropy that can be calibrated; not mse"),
+        (
+            {"local": {"calibrate": True}, "algorithm": {"name": "moon"}},
+            {},
+            "local.calibrate = true: it is the cross-entropy that can be calibrated; moon has a loss of its own",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_work(

@@ -27,6 +27,14 @@ def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: st
     assert len(FILES) == 3
 
 
+def test_devices_are_calibrated_as_in_the_simulation(tmp_path: Path) -> None:
+    calibrated = scripted(tmp_path / "calibrated", "fedasync", local={"calibrate": True})
+    calibrated.run()
+    assert differing(tmp_path / "calibrated/simulated", calibrated.path) == []
+    scripted(tmp_path / "plain", "fedasync")
+    assert "model.safetensors" in differing(tmp_path / "plain/simulated", calibrated.path)
+
+
 @pytest.mark.parametrize("by", ["server", "devices"])
 def test_devices_measure_over_the_network_what_they_measure_in_the_simulation(tmp_path: Path, by: str) -> None:
     federation = Federation(

@@ -58,7 +58,7 @@ def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 SETTINGS = {
     "unknown key": ("local.epoch=3", ["local.epoch: unknown key", "did you mean local.epochs?"]),
-    "unknown key, nothing near": ("local.qqqq=3", ["local.qqqq: unknown key", "allowed: batch, betas, decay"]),
+    "unknown key, nothing near": ("local.qqqq=3", ["local.qqqq: unknown key", "allowed: batch, betas, calibrate"]),
     "unknown section": ("locale.lr=0.1", ["locale: unknown key", "did you mean local?"]),
     "unknown key of the method": ("algorithm.alhpa=0.5", ["algorithm.alhpa", "did you mean algorithm.alpha?"]),
     "key of another method": ("algorithm.buffer_size=5", ["algorithm.buffer_size: unknown key", "alpha"]),
