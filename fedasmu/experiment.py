@@ -75,7 +75,7 @@ class Experiment:
             config = _starting_from(config, weights)
         if data is not None:
             _check_data(data)
-            named = config.data.model_copy(update={"name": IN_PYTHON})
+            named = config.data.model_copy(update={"name": IN_PYTHON, "fallback": None})
             config = config.model_copy(update={"data": named})
         self.config, self._factory, self._given = config, model, data
         self._directory = Path("runs") / config.name

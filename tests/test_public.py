@@ -109,7 +109,8 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert made.failures == {}
     assert "fedasync-alpha-0.9" in str(made)
     assert (made.report() / "report.html").is_file()
-    again = fedasmu.compare("quickstart", "fedavg", seeds=1, changes=SMALL, out=tmp_path / "grid", progress=False)
+    one: Any = np.int64(1)
+    again = fedasmu.compare("quickstart", "fedavg", seeds=one, changes=SMALL, out=tmp_path / "grid", progress=False)
     assert again.results == made.results[:1]
     with pytest.raises(UserError, match="seeds = 0"):
         fedasmu.compare("quickstart", seeds=0)

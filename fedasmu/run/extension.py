@@ -6,6 +6,7 @@ import math
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ BUDGETS = ("stop.uploads", "stop.time")
 
 def longer(config: Config, uploads: int | None, time: float | None) -> Config:
     """The same experiment with a larger budget."""
-    if uploads is not None and not isinstance(uploads, int):
+    if uploads is not None and not isinstance(uploads, Integral):
         raise UserError(f"uploads = {uploads!r}: must be a whole number")
+    if time is not None and not isinstance(time, Real):
+        raise UserError(f"time = {time!r}: must be a number")
     for key, wanted in (("uploads", uploads), ("time", time)):
         if wanted is not None and wanted < getattr(config.stop, key):
             raise UserError(f"{key} = {wanted}: the run has a budget of {getattr(config.stop, key)} already")
-    stop = Stop(uploads=uploads or config.stop.uploads, time=time or config.stop.time)
+    stop = Stop(uploads=int(uploads or config.stop.uploads), time=float(time or config.stop.time))
     return config.model_copy(update={"stop": stop})
 
 

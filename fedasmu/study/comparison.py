@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -101,9 +102,9 @@ def compare(
 
 
 def seed_range(count: int, first: int) -> range:
-    if not (isinstance(count, int) and isinstance(first, int)) or count < 1 or first < 0:
+    if not (isinstance(count, Integral) and isinstance(first, Integral)) or count < 1 or first < 0:
         raise UserError(f"seeds = {count}, first_seed = {first}: whole numbers, at least one seed, from 0 on")
-    return range(first, first + count)
+    return range(int(first), int(first + count))
 
 
 def chosen_of(recipe: Path, methods: str | Sequence[str]) -> list[variants.Variant]:

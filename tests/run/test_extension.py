@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedasmu import Experiment, Result
@@ -54,6 +55,25 @@ def test_a_finished_run_stays_as_it_is_without_a_larger_budget(tmp_path: Path) -
         Experiment.of_run(tmp_path / "run", uploads=10.5, **OWN)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="uploads = 9: the run has a budget of 10 already"):
         extended(tmp_path / "run", 9)
+
+
+def test_data_of_ones_own_on_a_recipe_with_a_stand_in_are_found_again(tmp_path: Path) -> None:
+    def begun(uploads: int) -> Experiment:
+        return Experiment("quickstart", {"stop.uploads": uploads}, **OWN)
+
+    begun(6).run(tmp_path, extendable=True)
+    begun(6).run(tmp_path, resume=True, extendable=True)
+    begun(8).run(tmp_path, resume=True, extendable=True)
+    result, _ = extended(tmp_path, 10)
+    assert result.summary["uploads"] == 10
+
+
+def test_numpys_numbers_are_numbers_and_texts_are_none(tmp_path: Path) -> None:
+    made(tmp_path, 6)
+    wanted: dict[str, Any] = {"uploads": np.int64(8), "time": np.float64("inf")}
+    assert Experiment.of_run(tmp_path, **wanted, **OWN).config.stop.uploads == 8
+    with pytest.raises(UserError, match="time = '5': must be a number"):
+        Experiment.of_run(tmp_path, time="5", **OWN)  # type: ignore[arg-type]
 
 
 def everything(directory: Path) -> dict[str, bytes]:
