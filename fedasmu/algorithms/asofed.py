@@ -35,6 +35,11 @@ def rate(delay: float, typical: float) -> float:
     return max(1.0, math.log(math.e * delay / typical))
 
 
+def recounted(update: Tensor, last: Tensor, mean: Tensor, before: int, examples: int) -> Tensor:
+    """u + (1 - n_before / n) (w_last - w): of a device whose last model is in the mean by n_before, not n, examples"""
+    return update + (1 - before / examples) * (last - mean)
+
+
 def featured(weight: Tensor) -> Tensor:
     """W[i,j] exp|W[i,j]| / sum_j exp|W[i,j]|"""
     rows = weight.flatten(1)
@@ -72,10 +77,13 @@ class Replace(Aggregator):
         if last is None:  # first contact: what it adds to a mean is measured from the mean itself
             last = current.vector
         shelf.put(device, vector)
+        update, before = vector - last, self.seen.get(device, examples)
+        if before != examples:  # a real device came back with other data
+            update = recounted(update, last, current.vector, before, examples)
         self.total += examples - self.seen.get(device, 0)
         self.seen[device] = examples
         weight = examples / self.total
-        replaced = stepped(current, vector - last, uploads, [weight], self.federation.trainable, weight)
+        replaced = stepped(current, update, uploads, [weight], self.federation.trainable, weight)
         return Aggregate(self._learn_features(replaced), [weight])
 
     def _learn_features(self, vector: Tensor) -> Tensor:

@@ -302,14 +302,18 @@ def test_weights_follow_what_devices_enrol_with(tmp_path: Path) -> None:
 
 
 def test_asofed_counts_a_device_as_it_was_last_seen(tmp_path: Path) -> None:
-    known, w = federation(tmp_path), model(0, 1, -2)
+    """The mean of the last models, by examples, when one of 10 and one of 30 comes back with 1,000, and once more."""
+    known = federation(tmp_path)
     server = asofed.AsoFed().aggregator(known)
-    first = [server.aggregate(w, [upload(w, 1, -2, device=device)]).weights for device in (0, 1)]
+    w = aggregated(server, model(0, 1, -2), upload(model(0, 1, -2), 100, 0, device=0))
+    w = aggregated(server, w, upload(w, 0, 0, device=1))
+    assert close(w.vector, 25, 0)
     known.roster.enrol(0, Member(1000, Seconds(1.0, 1.0, 1.0)))
     again = asofed.AsoFed().aggregator(known)
     again.restore(server.state())
-    assert first == [[1.0], [0.75]]
-    assert again.aggregate(w, [upload(w, 1, -2, device=0)]).weights == [1000 / 1030]
+    w = aggregated(again, w, upload(w, 1.03, 0, device=0))
+    torch.testing.assert_close(w.vector, torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(aggregated(again, w, upload(w, 0, 2.06, device=0)).vector, torch.tensor([0.0, 2.0]))
 
 
 def test_fedsa_semi_lets_nobody_lag_by_more_than_its_bound(run: Run) -> None:
