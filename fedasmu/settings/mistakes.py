@@ -55,8 +55,9 @@ def _mistake(entry: Any, prefix: str, section: type[BaseModel], method: type[Bas
     message = message[0].lower() + message[1:]
     if entry["type"] == "value_error":
         return Mistake(key, f"{key}: {message}" if key else message)
-    if entry["type"] == "string_pattern_mismatch":
-        message = f"must be {section.model_fields[key.rpartition('.')[2]].description}"
+    field = section.model_fields.get(key.rpartition(".")[2])
+    if entry["type"] == "string_pattern_mismatch" and field is not None and field.description:
+        message = f"must be {field.description}"
     if may_be_none(section, key.rpartition(".")[2]):
         message += ", or none"
     if entry["type"] == "literal_error":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from fedasmu.algorithms import FedAsync, FedAvg
 from fedasmu.errors import UserError
@@ -138,6 +139,22 @@ def test_a_method_may_be_a_class_or_an_object() -> None:
     assert parse(settings(algorithm=Mine())).algorithm.name == f"{__name__}:{Mine.__qualname__}"
     with pytest.raises(UserError, match=r"algorithm\.sigma.*required"):
         parse(settings(algorithm=Needy))
+
+
+@pytest.mark.parametrize(("key", "value"), [("mode", "c"), ("modes", ["a", "c"])])
+def test_a_pattern_that_a_method_does_not_describe_is_told_as_it_is(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf'algorithm\.{key}.* = "c": string should match pattern'):
+        parse(settings(algorithm={"name": f"{__name__}:Patterned", key: value}))
+
+
+Mode = Annotated[str, Field(pattern="^[ab]$")]
+
+
+class Patterned(FedAvg):
+    """A method whose settings are patterns without a word about them."""
+
+    mode: Mode = "a"
+    modes: list[Mode] = Field([])
 
 
 class Needy(FedAvg):
