@@ -34,7 +34,7 @@ def table(leagues: Sequence[League]) -> str:
     return f"""% needs \\usepackage{{booktabs}}
 % {_first(leagues)}: {evaluations}, mean and standard deviation over the seeds. Times: median seconds
 % to that value; / if never reached, and in brackets how many seeds got there if not all did. Bold: the best, and for
-% the first column whatever a paired t-test over the seeds (5 %) does not tell from it, if it is within their noise.
+% the first column whatever a paired t-test over the seeds (5 %; of two: their noise) does not tell from it.
 \\begin{{tabular}}{{l{"r" * sum(widths)}}}
 \\toprule
  & {heads} \\\\

@@ -53,7 +53,7 @@ def leaders(league: League) -> list[Standing]:
 
     def told(other: Standing) -> bool:
         values = [mine.score - theirs.score for mine, theirs in paired(first, other)]
-        beyond = len(values) == 2 and abs(first.score - other.score) > least
+        beyond = len(values) == 2 and abs(statistics.fmean(values)) > least
         return decided(values) != 0 or beyond
 
     return [one for one in ranked(league) if one is first or not told(one)] if len(first.runs) > 1 else []
@@ -61,15 +61,23 @@ def leaders(league: League) -> list[Standing]:
 
 def few(league: League) -> list[Standing]:
     """The methods to look at first: the reference, who leads at the end and in time, FedAvg, and the next best."""
-    by_time = sorted(league.standings, key=lambda one: -league.metric.better(one.score_at(league.common_time)))
-    known = (league.reference, ranked(league)[0], by_time[0], league.named("fedavg"), *ranked(league))
+    at_end = best_at(league, league.common_time)
+    in_time = (one for one in league.standings if one.score_at(league.common_time) == at_end)
+    known = (league.reference, ranked(league)[0], next(in_time, None), league.named("fedavg"), *ranked(league))
     return list({one.label: one for one in known if one is not None}.values())[:FEW]
+
+
+def best_at(league: League, time: float) -> float:
+    """The best score at that time; NaN if nobody had been measured by then."""
+    scores = np.array([one.score_at(time) for one in league.standings])
+    known = scores[~np.isnan(scores)]
+    return league.metric.best(known) if len(known) else math.nan
 
 
 def best(league: League) -> list[set[str]]:
     """For each method the columns in which nobody is better, where the seeds let one say so."""
     leading = {one.label for one in leaders(league)}
-    at_end = league.metric.best(np.array([one.score_at(league.common_time) for one in league.standings]))
+    at_end = best_at(league, league.common_time)
     times = {target: min(one.reach(target).median for one in league.standings) for target in league.targets}
     return [
         ({league.metric.name} if one.label in leading else set())
@@ -133,6 +141,8 @@ def _noise(league: League) -> str:
     least, most = noise(league), max(len(one.runs) for one in league.standings)
     if math.isnan(least):
         return "One seed each: what is noise cannot be told."
+    if len(ranked(league)[0].runs) == 1:
+        return f"{ranked(league)[0].label} has one seed: whether it leads cannot be told."
     if most > 2:  # enough for the t-test by which they are told apart, seed by seed
         return ""
     return f"Differences below {_apart(league, least)} are within the noise of the seeds."

@@ -74,7 +74,8 @@ def _gains(claim: Claim, league: League, target: float) -> list[Gain]:
             return []
         best, worst = (pick(league.standings, key=lambda one: one.score) for pick in (max, min))
         apart = [100 * (one.score - other.score) for one, other in paired(best, worst)]
-        return [Gain(100 * (best.score - worst.score), tuple(claim.high - value for value in apart))]
+        spread = statistics.fmean(apart) if apart else math.nan
+        return [Gain(spread, tuple(claim.high - value for value in apart))]
     baselines = set(standings) - {claim.better, OURS}
     worse = [label for label in standings if label == claim.worse or (claim.worse == EVERY and label in baselines)]
     if claim.better not in standings:
@@ -123,7 +124,7 @@ def verdict_table(judged: Sequence[Judgement]) -> Grid:
         "Gains in points of accuracy, or in percent of the time saved; never: on most seeds the other one did not "
         "reach the target. Undecided: a t-test over the seeds (5 %; of times, of their logarithms) does not tell some "
         "pair's gain from 0, neither of some pair got there, or there is one seed only; in it a run that never got "
-        "there counts as if it had at its end. No answer: neither reached the target."
+        "there counts as if it had at its end. No answer: neither reached the target, or no seed was run with both."
     )
     return Grid("The paper's claims", ("claim", "paper", "ours", "verdict"), rows, note)
 
@@ -133,7 +134,8 @@ def _row(verdict: Judgement) -> tuple[str, str, str, str]:
     name = f"{claim}, {verdict.where}" if verdict.where else str(claim)
     ours = _range(claim.measure, [gain.value for gain in verdict.known])
     if verdict.gains and not ours:
-        ours = "neither got there"
+        shared = any(gain.by_seed for gain in verdict.gains)
+        ours = "neither got there on most seeds" if shared else "no seed in common"
     return name, _range(claim.measure, (claim.low, claim.high)), ours, str(verdict)
 
 

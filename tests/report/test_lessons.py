@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu.algorithms import NAMES
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.lessons import best, decided, few, leaders, lesson, noise, t_95
+from fedasmu.report.page.charts import curves
 from fedasmu.report.tables import main_table
 from helpers.made_runs import made_run
 
@@ -72,6 +74,43 @@ def test_seeds_that_methods_do_not_share_tell_nothing(tmp_path: Path) -> None:
     (found,) = leagues(find([tmp_path]))
     assert [one.label for one in leaders(found)] == ["fedavg", "fedasmu"]
     assert main_table(found).note.startswith("Means over 2 seeds (fedavg: seeds 0, 1)")
+
+
+def test_two_shared_seeds_are_compared_by_themselves(tmp_path: Path) -> None:
+    """On both seeds that they share they are equal; fedasmu's other three are on other tasks."""
+    ends = {"fedasmu": [0.5, 0.5, 0.9, 0.9, 0.9]} | {name: [0.5, 0.5] for name in [*NAMES][-17:]}
+    found = league(tmp_path, ends)
+    assert noise(found) < found.standings[0].score - 0.5
+    assert len(leaders(found)) == 18
+
+
+def test_a_best_method_with_one_seed_is_not_said_to_lead(tmp_path: Path) -> None:
+    found = league(tmp_path, {"fedasmu": [0.5, 0.51, 0.5], "fedbuff": [0.9]})
+    assert lesson(found).endswith("fedbuff has one seed: whether it leads cannot be told.")
+
+
+def test_who_had_not_been_measured_at_the_common_time_does_not_count_there(tmp_path: Path) -> None:
+    for method, curve in {
+        "fedavg": [(40, 0.3), (200, 0.6)],
+        "fedbuff": [(1, 0.1), (30, 0.5)],
+        "port": [(1, 0.1), (30, 0.2)],
+    }.items():
+        made_run(tmp_path / method / "seed-0", method, 0, curve=curve)
+    (found,) = leagues(find([tmp_path]))
+    assert [one.label for one, columns in zip(found.standings, best(found), strict=True) if "at" in columns] == [
+        "fedbuff"
+    ]
+    assert [one.label for one in few(found)][:2] == ["fedavg", "fedbuff"]
+
+
+def test_the_pages_curves_begin_where_all_seeds_have_been_measured(tmp_path: Path) -> None:
+    for seed, first in enumerate((20, 10)):
+        made_run(tmp_path / f"fedavg/seed-{seed}", "fedavg", seed, curve=[(first, 0.2), (100, 0.6)])
+    (found,) = leagues(find([tmp_path]))
+    drawn = curves(found)[0]
+    known = [x for x, mean in zip(drawn["x"], drawn["series"][0][0], strict=True) if mean is not None]
+    assert min(drawn["x"]) == 0
+    assert 20 <= min(known) < 21
 
 
 def test_the_lesson_says_who_is_ahead_and_how_sure_that_is(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_verdicts_by_hand(tmp_path: Path) -> None:
     half = made_league(tmp_path / "half", fedasmu=[0.6, 0.2, 0.6], fedavg=[0.1, 0.7, 0.1])
     assert verdict(time, half) == "undecided"
     (row,) = judging.verdict_table([judging.judge(STUDY, time, {STUDY.parts[0]: low}, "")]).rows
-    assert row[2] == "neither got there"
+    assert row[2] == "neither got there on most seeds"
 
 
 def test_the_spread_over_settings(tmp_path: Path) -> None:
@@ -119,6 +119,9 @@ def test_the_spread_over_settings(tmp_path: Path) -> None:
     wide = made_league(tmp_path / "b", fedasmu=[0.60, 0.61], fedasync=[0.63, 0.64])
     assert verdict(claim, wide) == "does not hold"
     assert verdict(claim, made_league(tmp_path / "c", fedasmu=[0.60], fedasync=[0.62])) == "undecided"
+    unshared = made_league(tmp_path / "d", fedasmu=[0.60, 0.61, 0.90], fedasync=[0.595, 0.605])
+    (gain,) = judging.judge(STUDY, claim, {STUDY.parts[0]: unshared}, "").gains
+    assert gain.value == pytest.approx(0.5), "points, on the seeds that both have"
 
 
 def test_a_run_that_never_got_there_took_longer_than_it_lasted(tmp_path: Path) -> None:
@@ -143,6 +146,10 @@ def test_a_gain_is_of_the_seeds_that_both_have(tmp_path: Path) -> None:
     (found,) = leagues(find([tmp_path]))
     judged = judging.judge(STUDY, Claim("accuracy", "fedbuff", "fedavg", 0, 0), {STUDY.parts[0]: found}, "")
     assert [one.value for one in judged.gains] == pytest.approx([1.0])
+    made_run(tmp_path / "fedsa/seed-7", "fedsa", 7, [(0, 0.1), (100, 0.51)])
+    (found,) = leagues(find([tmp_path]))
+    other = judging.judge(STUDY, Claim("accuracy", "fedsa", "fedavg", 0, 0), {STUDY.parts[0]: found}, "")
+    assert judging.verdict_table([other]).rows[0][2:] == ("no seed in common", "no answer")
 
 
 def test_what_was_found_for_a_method_holds_for_its_settings_too(tmp_path: Path) -> None:

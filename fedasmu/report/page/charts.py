@@ -36,7 +36,8 @@ def _curves(league: League, along: Callable[[dict[str, Floats]], Floats]) -> dic
     series = []
     for standing, end in zip(league.standings, ends, strict=True):
         each = [np.interp(x, along(run.result.curve), run.result.scores) for run in standing.runs]
-        known = np.where(x <= end, np.stack(each), np.nan)
+        start = max(along(run.result.curve)[0] for run in standing.runs)  # not 0 where the devices measure
+        known = np.where((start <= x) & (x <= end), np.stack(each), np.nan)
         series.append([numbers(known.mean(0)), numbers(known.min(0)), numbers(known.max(0))])
     return {"x": numbers(x, 7), "series": series, "common": float(min(ends))}
 
