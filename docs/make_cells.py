@@ -70,8 +70,10 @@ def _once(pattern: str, new: str, text: str) -> str:
 
 def put(runs: Path, cell: str) -> None:
     """The picture, the page and the tables are made from the archive: it has all that they need."""
+    if not any(part.title == cell for name in ("table1", "table2") for part in STUDIES[name].parts):
+        raise UserError(f"{cell}: no cell of the paper's tables")
     kept = CELLS / f"{cell}-runs.tar.xz"
-    find([runs / cell])  # before an archive is replaced: a wrong name has no runs
+    find([runs / cell])  # before an archive is replaced: a wrong folder has no runs
     archive(runs / cell, kept)
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(kept) as file:

@@ -82,7 +82,7 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        host = request.headers.get("host", "").rsplit(":", 1)[0]
+        host = re.sub(r":\d+$", "", request.headers.get("host", ""))
         answer: Callable[[Scope, Receive, Send], Awaitable[None]] = self.app
         if host not in self.hosts and not (self.token is not None and _is_number(host)):
             answer = PlainTextResponse("this page is not served under that name\n", 421)
