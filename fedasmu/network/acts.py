@@ -50,9 +50,12 @@ class Acts:
         self.asks: dict[int, int] = {}  # requests for a fresh model so far, by task in flight
         self.tasks: dict[int, int] = {}  # device -> its task in flight
         self.flushed = False
+        self.broken: Rebuild | None = None  # since then there is half an act in memory: not to be kept, nor told
 
     def do(self, kind: str, now: float, body: bytes = b"", **head: Any) -> None:
         """Append, then apply. A full disk shows in the appending, when nothing has changed yet."""
+        if self.broken is not None:
+            raise self.broken
         act = Act(kind, {"time": max(self.now, now), **head}, body)
         self.apply(self.ledger.append(act), act)
 
@@ -75,11 +78,13 @@ class Acts:
         try:
             getattr(self, f"_{act.kind}")(act.head, act.body)
         except Exception as error:
-            trace = traceback.format_exc()
+            if act.kind == "flush" and not is_of_the_machine(error):
+                raise  # at a run's end there is no upload to leave out: it goes on when the method is mended
+            self.broken = Rebuild(traceback.format_exc())
             if not is_of_the_machine(error):
                 self.ledger.append(Act("skip", {"time": self.now, "act": number, "task": act.head.get("task")}))
                 self.ledger.sync()
-            raise Rebuild(trace) from error
+            raise self.broken from error
 
     def _begin(self, head: dict[str, Any], body: bytes) -> None:
         self._enrol(head["roster"])

@@ -9,6 +9,8 @@ from fedasmu.network.client import Client
 from fedasmu.network.download import head
 from fedasmu.system.process import started
 
+REVISITS = 5  # new visits within a task, at most
+
 
 class Beats:
     """They begin when a task's first bytes have come: a large model may take longer than an offer is good for."""
@@ -32,16 +34,16 @@ class Beats:
             self._thread = started(lambda: self._beat(task), f"beat-{task}")
 
     def _beat(self, task: int) -> None:
-        pause, revisited = 0.0, False
+        pause, revisits = 0.0, 0
         while not self._done.wait(pause) and not self.lost.is_set():
             visit = self._client.visit
             reply = self._client.once("POST", f"/v1/tasks/{task}/beat")
             pause = self._pause if reply is not None else min(1.0, self._pause)
             if reply is not None and reply.status == 410:
                 self.lost.set()
-            # A server that was started again knows no visits. Once a task: two processes with one key would not end it.
-            if reply is not None and reply.status == 401 and not revisited:
-                pause, revisited = 0.0, True
+            # A server that was started again knows no visits; two processes with one key would do this for ever.
+            if reply is not None and reply.status == 401 and revisits < REVISITS:
+                pause, revisits = 0.0, revisits + 1
                 try:
                     self._revisit(visit)
                 except Exception:  # the device will meet it too, and knows what to say

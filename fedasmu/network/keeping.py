@@ -71,6 +71,8 @@ class Keeping:
 
     def save(self) -> None:
         """A checkpoint now: nothing else is going on any more."""
+        if self.acts.broken is not None:
+            return  # the ledger has it all
         self._sync_shelves()
         self._put(*self._frozen())
         self.acts.desk.kept()
@@ -94,7 +96,7 @@ class Keeping:
         try:
             await loop.run_in_executor(self._thread, self._sync_shelves)
             await self.acts.ledger.durable()  # so that changing to a new segment has nothing to wait for
-            if not self._quiet:
+            if not self._quiet or self.acts.broken is not None:
                 return
             await loop.run_in_executor(self._thread, self._put, *self._frozen())
             self.acts.desk.kept()

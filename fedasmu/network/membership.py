@@ -48,7 +48,7 @@ class Membership:
         self._equipment: Equipment | None = None
         self._terms: Terms | None = None
         self._quarrels = 0
-        self._visiting = threading.Lock()
+        self._visiting = threading.RLock()  # a hello may need words, and asks for them
         self.beat, self.poll = 20.0, 25.0  # seconds
 
     @property

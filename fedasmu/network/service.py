@@ -229,6 +229,8 @@ class Service:
 
         @wraps(handler)
         async def guarded(request: Request) -> Response:
+            if self.failure is not None:
+                raise self.failure
             signed = self.door.sign_in(request)
             if handler not in (Service.result, Service.held):  # an upload that was taken is still told its outcome
                 self._check_over(signed.device, heard=handler is not Service.beat or "poll" in request.query_params)

@@ -130,8 +130,11 @@ class Serving:
         proxied = bool(self.folder.shown.name)
         app = self.gauge.around(service.app)
         listener = Listener(app, listening.dup(), self.context, patience, per_address, proxied=proxied)
-        if not self.coordinator.acts.flushed:
-            listener.start()
+        ended = self.coordinator.acts.flushed  # before its last server did: devices are still to hear of it
+        if ended:
+            service.finish()
+        listener.start()
+        if not ended:
             await (self._drive(service) if self.lines is None else self._play(service, self.script))
         await self.keeping.settled()
         if service.failure is not None:
@@ -143,7 +146,11 @@ class Serving:
             await listener.stop(DRAIN)
             self.keeping.save()
             raise Interrupted(self.folder.path)
-        self._conclude()
+        try:
+            self._conclude()
+        except Exception:
+            await listener.stop(0.5)
+            raise
         service.finish()
         self.gauge.look(service.door, self.clock(), over=True)
         await self._say_goodbye(service)
