@@ -58,6 +58,8 @@ def main() -> None:
             code = app(standalone_mode=False)
         finally:
             sys.stdout.flush()
+        if code == 130:  # typer's, of a Ctrl-C that no command expects
+            raise Interrupted
     except Interrupted:
         print("stopped", file=sys.stderr)
         sys.exit(130)
@@ -79,7 +81,7 @@ def main() -> None:
 
 def _fail(message: str, code: int = 2) -> None:
     if message:
-        errors = Console(stderr=True)
+        errors = Console(stderr=True, emoji=False)
         errors.print("[bold red]error:[/bold red] ", end="")
         errors.print(printable(message), highlight=False, markup=False, soft_wrap=True)
     sys.exit(code)

@@ -128,10 +128,10 @@ class Experiment:
         What is `extendable` keeps its last state: with a larger budget it goes on from there, not from the beginning.
         """
         if progress:
-            live, kept = Live(Console(), self.config.stop.uploads), {"overwrite": overwrite, "extendable": extendable}
+            live, kept = Live(Console(emoji=False), self.config.stop.uploads), {"extendable": extendable}
             with live.shown():
                 told: dict[str, Any] = {"observe": live.beside(observe), "say": live.also(say), **kept}
-                return self.run(out, workers=workers, resume=resume, trackers=trackers, **told)
+                return self.run(out, workers=workers, resume=resume, overwrite=overwrite, trackers=trackers, **told)
         directory = self._directory if out is None else Path(out)
         pools.factory(workers)
         if INSIDE in self.config.algorithm.name:

@@ -7,6 +7,7 @@ a user types on the command line or passes in Python needs no asking.
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from collections.abc import Collection, Mapping
 from importlib import import_module
@@ -19,6 +20,7 @@ SECTIONS = ("model", "data", "algorithm")  # whose name may be that of code
 KEYS = (("local", "loss"), ("evaluate", "metric"))  # of other sections, which may too
 INSIDE = "<locals>"  # in the name of a class that a function has made
 GO_ON = "Experiment(the same settings).run(the same directory, resume=True) goes on with a run of it"
+INSTALLED = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 AllowCode = bool | Collection[str]  # all of it, or what is of these names
 
 
@@ -67,6 +69,7 @@ def load(path: str) -> Any:
         raise ValueError(f"cannot import {module_name!r} for {path!r}: {blame(error)}") from error
     if attribute not in vars(module):
         public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        public = [name for name in public if getattr(vars(module)[name], "__module__", None) == module_name]
         raise ValueError(f"{module_name} has no {attribute!r}; it has: {', '.join(public) or 'nothing callable'}")
     found = vars(module)[attribute]
     _check_home(found, module_name, attribute)
@@ -89,7 +92,9 @@ def _of_python(module: str) -> bool:
 
 
 def blame(error: BaseException) -> str:
-    """An exception of a user's code in one line, with the place it comes from."""
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    place = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
+    """An exception of a user's code in one line, with the place it comes from: the last that is neither ours, nor
+    Python's, nor a library's."""
+    there = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    own = [frame for frame in there if not frame.filename.startswith(INSTALLED)]
+    place = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in (own or there)[-1:])
     return f"{type(error).__name__}: {error}{place}"

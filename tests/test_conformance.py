@@ -64,6 +64,33 @@ def test_a_method_of_ones_own_is_checked_by_a_command(tmp_path: Path, monkeypatc
     assert "1 of 7 failed" in done.output
 
 
+BROKEN = """
+from fedasmu.algorithms.fedasync import FedAsync, Mix
+
+
+class Adrift(Mix):
+    def aggregate(self, current, uploads):
+        return self.nothing
+
+
+class Broken(FedAsync):
+    def aggregator(self, federation):
+        return Adrift(self)
+"""
+
+
+def test_a_method_that_raises_fails_its_checks_with_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "adrift.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    done = CliRunner().invoke(app, ["check", "adrift:Broken"])
+    sys.modules.pop("adrift", None)
+    assert done.exit_code == 1
+    failed = f"AttributeError: 'Adrift' object has no attribute 'nothing' ({tmp_path}/adrift.py, line 7)"
+    assert failed in done.output
+    assert "7 of 7 failed" in done.output
+
+
 def test_settings_of_the_method_that_is_checked() -> None:
     done = CliRunner().invoke(app, ["check", "fedasync", "--set", "alhpa=0.3"])
     assert "did you mean algorithm.alpha?" in str(done.exception)

@@ -18,7 +18,7 @@ from fedasmu.errors import UserError, printable
 if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
 
-console = Console()
+console = Console(emoji=False)  # :100: in a path or an address is no picture
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Let the recipe name code, as package.module:name: it is then a program.")
 ]
@@ -39,7 +39,7 @@ def say(line: str) -> None:
 
 def show_grid(grid: Grid) -> None:
     """One table, or several below each other where the terminal is too narrow for one."""
-    view = console if console.is_terminal else Console(width=160)
+    view = console if console.is_terminal else Console(width=160, emoji=False)
     for part in grid.parts(view.width):
         view.print(part.rich())
     if grid.note:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from fedasmu.commands import loading, say
-from fedasmu.errors import DeviceError, UserError
+from fedasmu.errors import DeviceError, Interrupted, Refused, UserError, is_refusal
+from fedasmu.imports import blame
 
 CHECK_EXAMPLES = """
 [bold]Examples[/bold]
@@ -42,9 +43,14 @@ def check(
             try:
                 one(Trial(table["algorithm"], Path(folder) / str(number)))
                 say(f"ok      {one.__doc__}")
-            except (AssertionError, UserError, DeviceError) as error:
+            except (Interrupted, Refused):
+                raise
+            except Exception as error:
+                if is_refusal(error):
+                    raise
                 failed += 1
-                say(f"failed  {one.__doc__}\n        {error}")
+                told = isinstance(error, AssertionError | UserError | DeviceError)
+                say(f"failed  {one.__doc__}\n        {error if told else blame(error)}")
     say(f"{failed} of {len(CHECKS)} failed" if failed else f"all {len(CHECKS)} passed")
     if failed:
         raise typer.Exit(1)

@@ -21,7 +21,8 @@ def where(name: DataSet, directory: Directory = None) -> None:
     """Show where a data set is looked for, and where it was found."""
     from fedasmu import data
 
-    for look in data.where(name, directory):
+    looks = data.where(name, directory)
+    for look in looks:
         if look.partial:
             more = f" and {len(look.missing) - 3} more" if len(look.missing) > 3 else ""
             sign, lacks = "[yellow]part [/yellow]", f", which lacks {', '.join(look.missing[:3])}{more}"
@@ -29,6 +30,8 @@ def where(name: DataSet, directory: Directory = None) -> None:
             sign, lacks = "[dim]-    [/dim]" if look.missing else "[green]found[/green]", ""
         console.print(sign, end=" ")
         say(f"{look.folder}{lacks}")
+    if all(look.missing for look in looks):
+        say(f"not found; fedasmu data prepare {name} gets it")
 
 
 @data_app.command(epilog="[bold]Example[/bold]  fedasmu data prepare fashion-mnist", cls=Hinting)

@@ -36,7 +36,7 @@ def run_grid(grid: list[Cell], workers: int | str, overwrite: bool = False) -> F
         return run(grid, workers, Board(console), overwrite)
     except Interrupted:
         say("stopped; everything so far is kept. The same command goes on from here.")
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None  # its word has been said
 
 
 def show(grid: list[Cell], reference: str = "") -> None:

@@ -104,17 +104,16 @@ def reproduce(
     best = dict.fromkeys((part.title for part in chosen.parts), before)
     plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], best)
     say(f"{study}: {chosen.about}. Budget {budget}: {plan.spent}.")
-    for part, reason in plan.left_out.items():
-        say(f"not run: {part.title}: {reason}")
+    for line in (skipped := studied.skipped(plan)):
+        say(line)
     if tune:
         best = _tuned(chosen.methods, plan, out / "tuning", overrides or [], tune, count, overwrite)
         plan = studied.plan(chosen, spend, names, RECIPES, out, overrides or [], best)
     failed = run_grid(plan.all_cells, count, overwrite)
     found = studied.measured(plan)
     grids = _asynchrony(found, out) if study == "asynchrony" else versus.compared(chosen, study, found)
-    skipped = [f"Not run: {part.title}: {reason}.\n" for part, reason in plan.left_out.items()]
     head = f"# {study}: {chosen.about}\n\nBudget {budget}: {plan.spent}.\n"
-    _write(out / f"{study}.md", grids, [head, *skipped])
+    _write(out / f"{study}.md", grids, [head, *(f"{line}.\n" for line in skipped)])
     say(f"runs: {out}")
     report_failures(failed)
 

@@ -83,7 +83,7 @@ def conduct(
             )
     except Interrupted:
         say(f"stopped; everything so far is kept. Go on with: {again}")
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None  # its word has been said
     except (OSError, MemoryError, RuntimeError) as error:
         if not is_refusal(error):
             raise

@@ -22,7 +22,7 @@ Pair = tuple[Any, Any]
 """Inputs and targets, as tensors or numpy arrays."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FederatedData:
     name: str
     train: Examples
@@ -31,6 +31,10 @@ class FederatedData:
     classes: int
     held: Sequence[Tensor] = ()  # what each device measures on, and does not train on
     words: Sequence[str] = ()  # of texts: the word of each number
+
+    def __repr__(self) -> str:
+        many = f"{len(self.train):,} examples to train on and {len(self.test):,} to test on"
+        return f"<{self.name}: {many}, of shape {'x'.join(map(str, self.shape))}, on {len(self.shards)} devices>"
 
     @classmethod
     def of(

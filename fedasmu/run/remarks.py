@@ -14,7 +14,7 @@ def remarks(config: Config) -> list[str]:
     if waits and limit % every and every % limit:  # its models would look later than they are beside other methods'
         found.append(
             f"evaluate.every = {every}: a round is {limit} uploads, so that some are measured after they end; "
-            f"a whole part of {limit} or a multiple of it would not be late"
+            f"a number that divides {limit}, or a multiple of it, would not be late"
         )
     if getattr(config.algorithm, "slot_unit", "") == "epoch" and config.local.epochs == 1:
         found.append("algorithm.slot_unit = epoch, local.epochs = 1: no device asks for a fresh model within one epoch")

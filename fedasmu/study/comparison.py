@@ -97,7 +97,7 @@ def compare(
     best = for_each(chosen, best_of(tuned))
     runs = cells(path, chosen, range_of_seeds, directory, texts(changes), budget, best, option="changes")
     keep_order(directory, [one.label for one in chosen])
-    failed = grid.run(runs, workers, Board(Console(quiet=not progress)), overwrite)
+    failed = grid.run(runs, workers, Board(Console(quiet=not progress, emoji=False)), overwrite)
     return Comparison(directory, _results(runs), {str(cell): reason for cell, reason in failed})
 
 

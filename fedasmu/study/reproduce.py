@@ -76,6 +76,16 @@ def plan(
     return made
 
 
+def skipped(made: Plan) -> list[str]:
+    """What is left out, a line a reason. That nothing is left to run is the user's to know before anything begins."""
+    titles: dict[str, list[str]] = defaultdict(list)
+    for part, reason in made.left_out.items():
+        titles[reason].append(part.title)
+    if not made.cells:
+        raise UserError(f"nothing to run: {'; '.join(titles)}")
+    return [f"not run: {', '.join(parts)}: {reason}" for reason, parts in titles.items()]
+
+
 def _obstacle(part: Part, only: Collection[str], path: Path, share: float | None, overrides: Sequence[str]) -> str:
     if only and part.title not in only:
         return "--only names others"

@@ -86,7 +86,7 @@ def sweep(
     failed: runs_of.Failures = []
 
     def run(cells: list[Cell]) -> None:
-        failed.extend(runs_of.run(cells, workers, Board(Console(quiet=not progress)), overwrite))
+        failed.extend(runs_of.run(cells, workers, Board(Console(quiet=not progress, emoji=False)), overwrite))
 
     results = found.swept(
         path, chosen, range_of_seeds, directory, texts(changes), trials, run, budget, option="changes"

@@ -74,13 +74,14 @@ def test_ctrl_c_while_torch_is_imported_is_one_word(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+@pytest.mark.parametrize("how", [Interrupted, KeyboardInterrupt])
 def test_ctrl_c_is_one_word_where_a_command_has_nothing_to_go_on_with(
-    fedasmu: Command, monkeypatch: pytest.MonkeyPatch
+    fedasmu: Command, monkeypatch: pytest.MonkeyPatch, how: type[BaseException]
 ) -> None:
     """`check` among them: its small runs are gone with it."""
 
     def stopped(trial: object) -> None:
-        raise Interrupted
+        raise how
 
     monkeypatch.setattr("fedasmu.conformance.CHECKS", [stopped])
     code, output = fedasmu("check", "fedavg")
@@ -190,12 +191,26 @@ def test_list_of_something_else(fedasmu: Command) -> None:
     assert "methods" in output
 
 
+def test_what_is_typed_is_told_as_it_was_typed(fedasmu: Command) -> None:
+    assert "a:smile:b.toml" in fedasmu("run", "a:smile:b.toml")[1]
+
+
+def test_a_study_without_anything_to_run_is_refused(fedasmu: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedasmu.data.is_here", lambda name: False)
+    code, output = fedasmu("reproduce", "asynchrony", "--out", "nothing")
+    assert code == 2
+    told = "nothing to run: fashion-mnist is not on this machine: `fedasmu data prepare fashion-mnist` gets it"
+    assert f"error: {told}" in output.replace("\n", " ")
+    assert not Path("nothing").exists()
+
+
 def test_where_data_are_looked_for(fedasmu: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code, output = fedasmu("data", "where", "fashion-mnist", "--dir", str(tmp_path))
     assert code == 0
     assert str(tmp_path) in output
     assert str(tmp_path / "cache") in output
+    assert output.endswith("not found; fedasmu data prepare fashion-mnist gets it\n")
     code, output = fedasmu("data", "where", "fashion-mnist-small")
     assert "found" in output
     signals = tmp_path / "train" / "Inertial Signals"

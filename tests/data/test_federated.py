@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedasmu import FederatedData
 from fedasmu.errors import UserError
+from helpers.blobs import blobs
 
 
 def pairs(count: int) -> tuple[Tensor, Tensor]:
@@ -46,6 +48,11 @@ def pairs(count: int) -> tuple[Tensor, Tensor]:
 def test_indices_of_your_own_that_are_none(devices: Any, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         FederatedData.of(pairs(4), pairs(4), devices)
+
+
+def test_it_says_what_it_is_in_a_line() -> None:
+    told = "<blobs: 300 examples to train on and 100 to test on, of shape 20, on 10 devices>"
+    assert repr(replace(blobs(), name="blobs")) == told
 
 
 def test_indices_in_every_form() -> None:

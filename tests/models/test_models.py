@@ -362,7 +362,7 @@ def test_a_users_network_is_seeded_too() -> None:
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        ("users_own_models:netwrk", {}, r"has no 'netwrk'; it has: network"),
+        ("users_own_models:netwrk", {}, r"has no 'netwrk'; it has: network, "),
         ("users_own_models:", {}, "not of the form package.module:name"),
         (":network", {}, "not of the form package.module:name"),
         ("no_such_module_at_all:f", {}, "cannot import 'no_such_module_at_all'"),

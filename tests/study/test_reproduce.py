@@ -247,7 +247,7 @@ def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
     assert "fedasmu is more accurate than fedasmu-h1" in result.output
     assert (tmp_path / "lenet-fashion-mnist/fedasmu-h3/seed-0/summary.json").is_file()
     report = (tmp_path / "slots.md").read_text()
-    assert "Not run: lenet-cifar-10" in report
+    assert "not run: lenet-cifar-10" in report
     assert "Budget small: 1 seed; 20 uploads for lenet-fashion-mnist." in report  # what was run, not what is usual
     assert "undecided" in report
     assert "| holds" not in report
