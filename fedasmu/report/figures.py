@@ -23,6 +23,7 @@ from fedasmu.report.standing import Floats, Standing
 
 SECONDS = EngFormatter(sep="")  # 20k
 MANY = 10  # with more methods than this, the curves leave out the variants of FedASMU: they have figures of their own
+DENSE = 100  # evaluations of a run; with fewer, a running mean over so short a time knows one or two of them
 VARIANTS = {label for group in ("ablation", "slots") for label in GROUPS[group] if label.startswith("fedasmu-")}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -77,16 +78,15 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
     drawn = [one for one in league.standings if len(league.standings) <= MANY or one.label not in VARIANTS]
-    ends, top = [], 0.0
+    ends, top, banded = [], 0.0, len(drawn) <= MANY
     for standing in sorted(drawn, key=lambda one: -league.metric.better(one.score)):
         first, look = standing is league.reference, style[standing.label]
-        time, mean, spread = standing.curve()
-        mean, spread = smooth(mean), smooth(spread)
+        time, mean, spread = _line(standing)
         ends.append(float(time[-1]))
-        top = max(top, float(mean.max()))
+        top = max(top, float((mean + spread if banded else mean).max()))
         label = f"{standing.score:.3f}  {shown(standing.label)}"
         axes.plot(time, mean, linewidth=2.4 if first else 1.3, zorder=4 if first else 3, label=label, **look)
-        if len(standing.runs) > 1 and len(drawn) <= MANY:
+        if len(standing.runs) > 1 and banded:
             axes.fill_between(time, mean - spread, mean + spread, color=look["color"], alpha=0.13, linewidth=0)
     for target in league.targets:
         axes.axhline(target, color="#999999", linewidth=0.6, zorder=0)
@@ -97,7 +97,8 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
     low = min(standing.score_at(right) for standing in drawn)
     if league.metric.is_share:
         axes.set(ylim=(max(0.0, low - max(top - low, 0.2)), min(1.0, top + 0.03)))
-    axes.set(xlabel=f"{league.clock} (s)", ylabel=f"{league.metric.name} (running mean)")
+    running = " (running mean)" if any(one.evaluations >= DENSE for one in drawn) else ""
+    axes.set(xlabel=f"{league.clock} (s)", ylabel=f"{league.metric.name}{running}")
     axes.xaxis.set_major_formatter(SECONDS)
     axes.grid(alpha=0.25, linewidth=0.5)
     figure.legend(
@@ -108,6 +109,14 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
         handlelength=2.2,
     )
     return figure
+
+
+def _line(standing: Standing) -> tuple[Floats, Floats, Floats]:
+    """Time, mean and spread: of the evaluations as they are; where these are many, of their running mean."""
+    if standing.evaluations < DENSE:
+        return standing.measured()
+    time, mean, spread = standing.curve()
+    return time, smooth(mean), smooth(spread)
 
 
 def smooth(values: Floats, width: int = 9) -> Floats:

@@ -139,7 +139,23 @@ class Standing:
         held = np.stack(
             [scores[np.maximum(np.searchsorted(time, times, side="right") - 1, 0)] for time, scores in curves]
         )
-        return times, held.mean(axis=0), held.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+        return times, *_over_seeds(held)
+
+    @property
+    def evaluations(self) -> int:
+        """As many as all seeds have."""
+        return min(len(run.result.scores) for run in self.runs)
+
+    def measured(self) -> tuple[Floats, Floats, Floats]:
+        """A point for each evaluation: the first of all seeds at the mean of its times, then the second, and so on."""
+        times = [run.result.curve["time"][: self.evaluations] for run in self.runs]
+        scores = [run.result.scores[: self.evaluations] for run in self.runs]
+        return np.mean(times, axis=0), *_over_seeds(np.stack(scores))
+
+
+def _over_seeds(scores: Floats) -> tuple[Floats, Floats]:
+    """Their mean and standard deviation; a single one has none."""
+    return scores.mean(axis=0), scores.std(axis=0, ddof=1 if len(scores) > 1 else 0)
 
 
 def paired(one: Standing, other: Standing) -> list[tuple[Result, Result]]:

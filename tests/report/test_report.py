@@ -17,7 +17,7 @@ import fedasmu
 from fedasmu.cli import app
 from fedasmu.errors import UserError
 from fedasmu.report import latex, tables
-from fedasmu.report.figures import smooth
+from fedasmu.report.figures import curves, looks, smooth
 from fedasmu.report.league import League, find, leagues, target_of
 from helpers.made_runs import made_run
 
@@ -132,8 +132,40 @@ def test_a_curve_holds_its_last_evaluation(runs: Path) -> None:
     assert spread[0] == pytest.approx(0.1 / math.sqrt(2))
 
 
+def test_evaluations_are_averaged_one_by_one_as_far_as_all_seeds_go(tmp_path: Path) -> None:
+    made_run(tmp_path / "fedavg/seed-0", "fedavg", 0, curve=[(0, 0.1), (80, 0.3)])
+    made_run(tmp_path / "fedavg/seed-1", "fedavg", 1, curve=[(0, 0.1), (100, 0.5), (200, 0.8)])
+    times, mean, spread = league(tmp_path).reference.measured()
+    assert times.tolist() == [0, 90]
+    assert mean.tolist() == pytest.approx([0.1, 0.4])
+    assert spread.tolist() == pytest.approx([0, 0.2 / math.sqrt(2)])
+
+
 def test_a_running_mean_keeps_a_constant() -> None:
     assert smooth(np.full(30, 0.7)).tolist() == pytest.approx([0.7] * 30)
+
+
+def test_a_line_of_few_evaluations_goes_through_them_and_ends_at_the_last(runs: Path) -> None:
+    found = league(runs)
+    [axes] = curves(found, looks(["fedasmu", "fedavg"])).axes
+    line = next(line for line in axes.lines if "fedasmu" in str(line.get_label()))
+    assert np.asarray(line.get_xdata()).tolist() == [0, 120, 200]
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([0.15, 0.55, found.reference.last_score])
+    assert axes.get_ylabel() == "accuracy"
+
+
+def test_a_line_of_many_evaluations_is_their_running_mean(tmp_path: Path) -> None:
+    made_run(tmp_path / "many", curve=[(time, 0.1 + 0.7 * (time % 2)) for time in range(251)])
+    [axes] = curves(league(tmp_path), looks(["fedasmu"])).axes
+    assert np.ptp(np.asarray(axes.lines[0].get_ydata())[5:-5]) < 0.25  # of 0.7
+    assert axes.get_ylabel() == "accuracy (running mean)"
+
+
+def test_the_band_of_a_curve_is_not_cut_off(tmp_path: Path) -> None:
+    for seed, peak in enumerate((0.1, 0.6)):
+        made_run(tmp_path / f"fedasmu/seed-{seed}", seed=seed, curve=[(0, 0.1), (100, peak), (200, 0.2)])
+    [axes] = curves(league(tmp_path), looks(["fedasmu"])).axes
+    assert axes.get_ylim()[1] > 0.35 + 0.5 / math.sqrt(2)
 
 
 def test_the_same_run_in_two_places_counts_once_and_other_settings_get_a_longer_label(tmp_path: Path) -> None:
