@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedasmu.algorithms.fedasmu.notes import MergeNote
@@ -25,42 +25,49 @@ PANELS: tuple[Curve, ...] = (
     ("reward of a merge", Delivered, "reward"),
     ("slot of the request", Delivered, "slot"),
 )
-CONTROLS: tuple[Curve, ...] = (("λ", Renewed, "lambda"), ("σ", Renewed, "sigma"), ("ι", Renewed, "iota"))
-DEVICE_CONTROLS: tuple[Curve, ...] = (("γ", Delivered, "gamma"), ("υ", Delivered, "upsilon"))
+CONTROLS: tuple[tuple[str, tuple[Curve, ...]], ...] = (
+    ("server", (("λ", Renewed, "lambda"), ("σ", Renewed, "sigma"), ("ι", Renewed, "iota"))),
+    ("devices", (("γ", Delivered, "gamma"), ("υ", Delivered, "upsilon"))),
+)
 
 
 def draw_inside(result: Result) -> Figure | None:
-    """Six panels over time: a dot for each decision, a line for their running mean. None for other methods."""
+    """Up to six panels over time: a dot for each decision, a line for their running mean. None for other methods."""
     if not result.has_events:
         return None
     events = [event for event in result.typed_events if isinstance(event, Noted)]
     if not any("lambda" in event.notes or "reward" in event.notes for event in events):
         return None
-    figure = Figure(figsize=(9.6, 5.4), layout="constrained")
-    panels = figure.subplots(2, 3).flatten()
-    for axes, (title, kind, key) in zip(panels, PANELS, strict=False):
-        times, values = _points(events, kind, key)
+    decided = {title: points for title, kind, key in PANELS if (points := _points(events, kind, key))[0]}
+    moved = {f"controls on the {where}: % moved": lines for where, of in CONTROLS if (lines := _moved(events, of))}
+    titles = [*decided, *moved]
+    if not titles:
+        return None
+    rows = math.ceil(len(titles) / 3)
+    columns = math.ceil(len(titles) / rows)
+    figure = Figure(figsize=(3.2 * columns, 2.7 * rows), layout="constrained")
+    panels = [figure.add_subplot(rows, columns, place + 1) for place in range(len(titles))]
+    for axes, (times, values) in zip(panels, decided.values(), strict=False):
         axes.plot(times, values, ".", color="#0072B2", markersize=2, alpha=0.35)
         axes.plot(*_running(times, values), color="#D55E00", linewidth=1.6)
-        axes.set_title(title)
-    _relative(panels[4], "controls on the server", CONTROLS, events)
-    _relative(panels[5], "controls on the devices", DEVICE_CONTROLS, events)
-    for axes in panels:
-        axes.set_xlabel(f"{result.clock} (s)")
+    for axes, lines in zip(panels[len(decided) :], moved.values(), strict=True):
+        for (name, points), colour in zip(lines.items(), ("#0072B2", "#D55E00", "#009E73"), strict=False):
+            axes.plot(*_running(*points), color=colour, label=name, linewidth=1.6)
+        axes.legend(frameon=False)
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set(title=title, xlabel=f"{result.clock} (s)")
         axes.grid(alpha=0.25)
     return figure
 
 
-def _relative(axes: Axes, title: str, controls: Iterable[Curve], events: list[Noted]) -> None:
-    """How far the controls have moved from where they began, in per cent."""
-    for (name, kind, key), colour in zip(controls, ("#0072B2", "#D55E00", "#009E73"), strict=False):
-        times, values = _points(events, kind, key)
-        if values:
-            moved = [100.0 * (value / values[0] - 1.0) if values[0] else value for value in values]
-            axes.plot(*_running(times, moved), color=colour, label=name, linewidth=1.6)
-    axes.set_title(f"{title}: % moved")
-    if axes.has_data():
-        axes.legend(frameon=False)
+def _moved(events: list[Noted], controls: Iterable[Curve]) -> dict[str, Points]:
+    """How far each of the controls has moved from where it began, in per cent."""
+    found = {name: _points(events, kind, key) for name, kind, key in controls}
+    return {
+        name: (times, [100.0 * (value / values[0] - 1.0) if values[0] else value for value in values])
+        for name, (times, values) in found.items()
+        if values
+    }
 
 
 def _points(events: list[Noted], kind: type[Noted], key: str) -> Points:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 from fedasmu.report.inside import draw_inside
@@ -24,10 +25,20 @@ def test_every_decision_of_a_run_is_a_dot(run: Run) -> None:
     assert rewards == [event["reward"] for event in merges]
 
 
-def test_ablations_draw_what_they_have(run: Run) -> None:
-    figure = draw_inside(run(algorithm={"name": "fedasmu-fa"}))
+@pytest.mark.parametrize(
+    ("method", "panels"),
+    [
+        ("fedasmu", ["weight α", "weight β", "reward", "slot", "controls on the server", "controls on the devices"]),
+        ("fedasmu-fa", ["weight α", "controls on the server"]),  # no merge, no beta
+        ("fedasmu-r", ["weight α", "weight β", "reward", "slot"]),
+    ],
+)
+def test_a_method_has_panels_of_what_it_decides(method: str, panels: list[str], run: Run) -> None:
+    figure = draw_inside(run(algorithm={"name": method}))
     assert figure is not None
-    assert dots(figure, 1) == []  # no merge, no beta
+    for axes, title in zip(figure.axes, panels, strict=True):
+        assert axes.get_title(loc="center").startswith(title)
+        assert any(len(np.asarray(line.get_ydata())) for line in axes.lines), title
 
 
 def test_other_methods_have_no_such_figure(run: Run) -> None:
