@@ -149,6 +149,8 @@ def _bars(axes: Any, rows: Sequence[Standing], target: float, reference: Standin
     axes.set(xlim=(0, 1.35 * longest), ylim=(-0.6, len(rows) - 0.4))
     axes.locator_params(axis="x", nbins=3)
     axes.xaxis.set_major_formatter(SECONDS)
+    if not any(math.isfinite(reach.median) for reach in reaches):
+        axes.set_xticks([])
     axes.set_yticks(range(len(rows)), [shown(standing.label) for standing in rows])
     axes.tick_params(axis="y", length=0)
 

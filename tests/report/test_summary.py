@@ -37,6 +37,13 @@ def test_a_report_calls_time_virtual_only_if_it_is_of_all_its_runs(tmp_path: Pat
         assert figure.axes[0].get_xlabel() == "time (s)"
 
 
+def test_a_target_that_nobody_reached_has_no_times(tmp_path: Path) -> None:
+    (league,) = leagues([made_run(tmp_path / "run", curve=[(0, 0.1), (100, 0.6)])])
+    reached, missed = times(league).axes
+    assert len(reached.get_xticks()) > 1
+    assert list(missed.get_xticks()) == []
+
+
 @pytest.mark.parametrize(
     ("test", "train", "found"),
     [
