@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter
 from fedasmu.algorithms import GROUPS
 from fedasmu.report.inside import draw_inside
 from fedasmu.report.labels import shown, slug
-from fedasmu.report.league import League, target_of
+from fedasmu.report.league import League, clock_of, target_of
 from fedasmu.report.palette import COLOURS, DASHES, order
 from fedasmu.report.standing import Floats, Standing
 
@@ -178,38 +178,54 @@ def parts(league: League, members: Sequence[Standing]) -> Figure:
 
 
 def environments(leagues: Sequence[League], style: dict[str, dict[str, Any]]) -> Figure:
-    """The methods across tasks or environments: the score above, time to a target below."""
-    labels = [label for label in style if sum(league.named(label) is not None for league in leagues) > 1] or list(style)
-    figure = Figure(figsize=(max(5.5, 2.4 + 1.3 * len(leagues)), 4.8), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    for place, label in enumerate(labels):
-        shift = 0.7 * ((place + 0.5) / len(labels) - 0.5)
+    """The methods across tasks or environments: the score above; below, where there is any, the time to a target."""
+    waits = [_waits(league) for league in leagues]
+    size = max(5.5, 2.4 + 1.3 * len(leagues)), max(4.8, 0.2 * len(style))  # the legend needs a line for each
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(2 if any(waits) else 1, 1, sharex=True, squeeze=False)[:, 0]
+    for place, label in enumerate(style):
+        shift = 0.7 * ((place + 0.5) / len(style) - 0.5)
         look = {"color": style[label]["color"], "marker": "osD^"[place // len(COLOURS) % 4], "linestyle": ""}
         for column, league in enumerate(leagues):
             if (standing := league.named(label)) is None:
                 continue
             spread = 0.0 if math.isnan(standing.spread) else standing.spread
-            above.errorbar(column + shift, standing.score, spread, markersize=5, elinewidth=1, **look)
-            target = target_of(league)
-            if target is not None and math.isfinite(median := standing.reach(target).median):
-                below.plot(column + shift, median, markersize=5, **look)
-        above.plot([], [], label=shown(label), markersize=5, **look)
-    above.set(ylabel=", ".join(dict.fromkeys(league.metric.name for league in leagues)))
-    below.set(ylabel=f"{leagues[0].clock} to target (s)", yscale="log")
-    for which in (below.yaxis.set_major_formatter, below.yaxis.set_minor_formatter):
-        which(SECONDS)
-    below.set_xticks(range(len(leagues)), _ticks(leagues), fontsize=8)
-    for axes in (above, below):
+            panels[0].errorbar(column + shift, standing.score, spread, markersize=5, elinewidth=1, **look)
+            if label in waits[column]:
+                panels[1].plot(column + shift, waits[column][label], markersize=5, **look)
+        panels[0].plot([], [], label=shown(label), markersize=5, **look)
+    panels[0].set(ylabel=", ".join(dict.fromkeys(league.metric.name for league in leagues)))
+    if any(waits):
+        panels[1].set(ylabel=f"{clock_of(leagues)} to target (s)", yscale="log")
+        for which in (panels[1].yaxis.set_major_formatter, panels[1].yaxis.set_minor_formatter):
+            which(SECONDS)
+    panels[-1].set_xticks(range(len(leagues)), _ticks(leagues), fontsize=8)
+    panels[-1].set_xlim(-0.5, len(leagues) - 0.5)
+    for axes in panels:
         axes.grid(axis="y", alpha=0.25, linewidth=0.5)
     figure.legend(loc="outside right upper", frameon=False)
     return figure
+
+
+def _waits(league: League) -> dict[str, float]:
+    """The time to the target of each method that got there, and not at once: its axis is logarithmic."""
+    target = target_of(league)
+    found = {} if target is None else {one.label: one.reach(target).median for one in league.standings}
+    return {label: median for label, median in found.items() if 0.0 < median < math.inf}
 
 
 def _ticks(leagues: Sequence[League]) -> list[str]:
     """The titles, without what all of them begin with, and the target of each."""
     heads = {league.title.partition(", ")[0] for league in leagues}
     names = [league.title.partition(", ")[2] if len(heads) == 1 else league.title for league in leagues]
-    targets = ["" if (target := target_of(league)) is None else f"\ntarget {target:g}" for league in leagues]
     return [
-        name.replace(" on ", "\n").replace(", ", "\n") + target for name, target in zip(names, targets, strict=True)
+        name.replace(" on ", "\n").replace(", ", "\n") + _target(league)
+        for name, league in zip(names, leagues, strict=True)
     ]
+
+
+def _target(league: League) -> str:
+    if (target := target_of(league)) is None:
+        return ""
+    reached = any(math.isfinite(one.reach(target).median) for one in league.standings)
+    return f"\ntarget {target:g}" + ("" if reached else "\nnot reached")

@@ -51,9 +51,7 @@ class League:
 
     @cached_property
     def clock(self) -> str:
-        """What the times of its runs are; of simulated and served ones side by side, just time."""
-        clocks = {run.result.clock for standing in self.standings for run in standing.runs}
-        return clocks.pop() if len(clocks) == 1 else "time"
+        return clock_of([run.result for standing in self.standings for run in standing.runs])
 
     @cached_property
     def common_time(self) -> float:
@@ -67,6 +65,12 @@ class League:
 
     def named(self, label: str) -> Standing | None:
         return next((standing for standing in self.standings if standing.label == label), None)
+
+
+def clock_of(timed: Iterable[League | Result]) -> str:
+    """What their times are; of simulated and served ones side by side, just time."""
+    clocks = {one.clock for one in timed}
+    return clocks.pop() if len(clocks) == 1 else "time"
 
 
 def target_of(league: League, standings: Sequence[Standing] = ()) -> float | None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from fedasmu.report.figures import curves, looks, times
+from fedasmu.report.figures import curves, environments, looks, times
 from fedasmu.report.league import leagues
 from fedasmu.report.overfitting import overfit
+from fedasmu.report.palette import order
 from fedasmu.report.summary import lines
 from fedasmu.report.tables import main_table
+from fedasmu.run.result import Result
 from fedasmu.storage.record import SCRIPT, SERVED
 from helpers.made_runs import made_run
+
+HET = ["fleet.preset=het110"]
 
 
 def test_only_simulated_time_is_called_virtual(tmp_path: Path) -> None:
@@ -42,6 +47,23 @@ def test_a_target_that_nobody_reached_has_no_times(tmp_path: Path) -> None:
     reached, missed = times(league).axes
     assert len(reached.get_xticks()) > 1
     assert list(missed.get_xticks()) == []
+
+
+def test_every_method_of_an_environment_is_drawn_and_times_where_there_are_any(tmp_path: Path) -> None:
+    def drawn(*results: Result) -> Figure:
+        return environments(found := leagues(results), looks(order(found)))
+
+    low = [(0.0, 0.1), (100.0, 0.2)]
+    missed = [made_run(tmp_path / "base", curve=low), made_run(tmp_path / "far", curve=low, overrides=HET)]
+    figure = drawn(*missed, made_run(tmp_path / "once", "fedavg", curve=low))
+    [scores] = figure.axes
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fedasmu", "fedavg"}
+    assert all(label.get_text().endswith("target 0.7\nnot reached") for label in scores.get_xticklabels())
+    served = made_run(tmp_path / "served", "fedasync", overrides=HET)
+    assert drawn(*missed, served).axes[1].get_ylabel() == "virtual time to target (s)"
+    (tmp_path / "served" / SERVED).write_text("{}")
+    (tmp_path / "far" / SERVED).write_text("{}")
+    assert drawn(*missed, served).axes[1].get_ylabel() == "time to target (s)"
 
 
 @pytest.mark.parametrize(
