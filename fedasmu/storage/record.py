@@ -141,9 +141,10 @@ def check_free(directory: Path, overwrite: bool) -> None:
         if names <= BEFORE:
             return
         if not overwrite:
+            again = f"`fedasmu serve --resume {directory}`" if SERVED in names else "resume"
             raise UserError(
                 f"out = {directory}: there is something already; "
-                "choose another (out), go on with it (resume), or replace it (overwrite)"
+                f"choose another (out), go on with it ({again}), or replace it (overwrite)"
             )
         if not ("config.toml" in names or names <= OURS):
             raise UserError(f"out = {directory}: not a run directory, so overwrite does not remove it")

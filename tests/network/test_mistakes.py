@@ -85,6 +85,12 @@ def test_one_process_serves_a_run(tmp_path: Path) -> None:
             server.kill()
 
 
+@pytest.mark.parametrize("command", ["serve", "rehearse"])
+def test_a_place_taken_by_a_served_run_says_how_it_goes_on(command: str, tmp_path: Path) -> None:
+    out = Federation(tmp_path).path
+    assert f"go on with it (`fedasmu serve --resume {out}`)" in said(command, "quickstart", "--out", str(out))
+
+
 def test_a_run_that_is_over_is_not_served_again(tmp_path: Path) -> None:
     federation = Federation(tmp_path, stop={"uploads": 4})
     federation.run()
