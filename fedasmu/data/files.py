@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedasmu.data import npz
 from fedasmu.data.examples import normalisation
 from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError, reading
@@ -44,12 +45,12 @@ def from_csv(
     with reading(path), Path(path).open(newline="", encoding="utf-8-sig") as file:  # Excel marks its files as UTF-8
         reader = csv.DictReader(file)
         rows = [(reader.line_num, row) for row in reader]
-    names = list(reader.fieldnames or ()) if rows else []
+    if not rows:
+        raise UserError(f"{path}: it has no rows; need a line of names, and below it a row for each example")
+    names = list(reader.fieldnames or ())
     for key, name in (("target", target), ("device", device)):
         if name is not None and name not in names:
-            raise UserError(
-                f"{path}: {key} = {name!r} is none of its columns: {', '.join(names) or 'it has no names or no rows'}"
-            )
+            raise UserError(f"{path}: {key} = {name!r} is none of its columns: {', '.join(names) or 'it has no names'}")
     _whole(path, names, rows)
     columns = [name for name in names if name not in (target, device)]
     if not columns:
@@ -95,8 +96,8 @@ def from_folder(
 
 def from_npz(path: str | Path, *, devices: int = 10, test: float = 0.2, seed: int = 0) -> FederatedData:
     """Arrays `inputs` and `targets`; if there are, `devices` (whose each is), `test_inputs` and `test_targets`."""
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = npz.read(path, str(path), ("devices", "test_inputs", "test_targets"))
+    with reading(path):
         inputs, targets = arrays["inputs"], arrays["targets"]
         counts = len(inputs), len(targets)
         owners = [str(one) for one in arrays["devices"]] if "devices" in arrays else None

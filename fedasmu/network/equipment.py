@@ -36,9 +36,10 @@ class Equipment:
         url: str,
         model: Callable[[], nn.Module] | None,
         engine: str,
+        name: str = "data",  # of the data, in messages
     ) -> None:
         inputs, targets = data
-        self._check(terms, inputs, targets)
+        _check(terms, inputs, targets, name)
         method = terms.method(url)
         module = _network(terms, url, model)
         self.layout = Layout.of(module)
@@ -50,7 +51,7 @@ class Equipment:
         images = inputs.dtype == torch.uint8 and terms.scale is not None and terms.shift is not None
         scale, shift = (torch.tensor(terms.scale), torch.tensor(terms.shift)) if images else (None, None)
         own = Examples(inputs, targets, scale, shift)
-        _check_forward(module, own, terms)
+        _check_forward(module, own, terms, name)
         native, self.engine = native_engine(engine, module, self.layout, terms.shape, terms.batch, "cpu")
         kept, held = hold_out(torch.arange(len(targets)), terms.on_devices, derive(terms.held_seed, "device", device))
         federated = FederatedData("own", own, own, [kept], terms.classes, [held])
@@ -65,13 +66,15 @@ class Equipment:
         """A model that the server knows by this label, to tell others from; None: models travel whole."""
         return None if self._code is None else Reference(model.vector, self.layout, self._code, label)
 
-    def _check(self, terms: Terms, inputs: Tensor, targets: Tensor) -> None:
-        if tuple(inputs.shape[1:]) != terms.shape:
-            raise UserError(
-                f"data: an input has the shape {tuple(inputs.shape[1:])}, but this run's have {terms.shape}"
-            )
-        if targets.min() < 0 or targets.max() >= terms.classes:
-            raise UserError(f"data: targets must be classes 0..{terms.classes - 1}, as in this run")
+
+def _check(terms: Terms, inputs: Tensor, targets: Tensor, name: str) -> None:
+    if tuple(inputs.shape[1:]) != terms.shape:
+        raise UserError(f"{name}: an input has the shape {tuple(inputs.shape[1:])}, but this run's have {terms.shape}")
+    least, most = int(targets.min()), int(targets.max())
+    if least < 0 or most >= terms.classes:
+        raise UserError(
+            f"{name}: targets are {least} to {most}; must be classes 0..{terms.classes - 1}, as in this run"
+        )
 
 
 def _network(terms: Terms, url: str, model: Callable[[], nn.Module] | None) -> nn.Module:
@@ -99,10 +102,10 @@ def _built(terms: Terms) -> nn.Module:
     return models.build(terms.model, shape=terms.shape, classes=terms.classes, seed=0, **terms.options)
 
 
-def _check_forward(module: nn.Module, own: Examples, terms: Terms) -> None:
+def _check_forward(module: nn.Module, own: Examples, terms: Terms, name: str) -> None:
     module.eval()
     try:
         with torch.no_grad():
             module(own.batch(torch.arange(min(2, len(own))))[0])
     except Exception as error:
-        raise UserError(f"data: the model {terms.model!r} cannot take these inputs: {error}") from error
+        raise UserError(f"{name}: the model {terms.model!r} cannot take these inputs: {error}") from error

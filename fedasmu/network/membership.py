@@ -83,8 +83,8 @@ class Membership:
         if self._equipment is None or terms != self._terms:
             data = self.own.tensors(terms.text, self._words(terms))
             with BUILDING:
-                here = data, self.client.device
-                self._equipment = Equipment(terms, *here, self.client.url, self._model, self._engine)
+                here = data, self.client.device, self.client.url
+                self._equipment = Equipment(terms, *here, self._model, self._engine, self.own.name)
             self._terms = terms
             self.say(f"device {self.client.device}: {terms.model}, {terms.algorithm['name']}; {self._equipment.engine}")
         self.client.largest = 8 * self._equipment.layout.bytes + HEADROOM

@@ -12,9 +12,10 @@ import safetensors.numpy
 import torch
 from torch import Tensor
 
+from fedasmu.data import npz
 from fedasmu.data.description import TextOptions
 from fedasmu.data.text import encode, tokens
-from fedasmu.errors import UserError
+from fedasmu.errors import UserError, reading
 from fedasmu.imports import load
 from fedasmu.network.terms import Text
 
@@ -29,14 +30,15 @@ class Own:
 
     def __init__(self, data: Source | str) -> None:
         self._source = source(data) if isinstance(data, str) else data
-        self.inputs, self.targets = examples(self._source)
+        self.name = f"--data {data}" if isinstance(data, str) else "data"  # in messages
+        self.inputs, self.targets = examples(self._source, self.name)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def renew(self) -> bool:
         """Ask again. Whether they are others now."""
-        inputs, targets = examples(self._source)
+        inputs, targets = examples(self._source, self.name)
         if _equal(inputs, self.inputs) and torch.equal(targets, self.targets):
             return False
         self.inputs, self.targets = inputs, targets
@@ -48,10 +50,12 @@ class Own:
             if words and (
                 self.inputs.is_floating_point() or not 0 <= self.inputs.min() <= self.inputs.max() < len(words)
             ):
-                raise UserError(f"data: the inputs must be texts, or numbers of the run's words, 0..{len(words) - 1}")
+                raise UserError(
+                    f"{self.name}: the inputs must be texts, or numbers of the run's words, 0..{len(words) - 1}"
+                )
             return self.inputs, self.targets
         if text is None:
-            raise UserError("data: the inputs are texts, but this run is not trained on texts")
+            raise UserError(f"{self.name}: the inputs are texts, but this run is not trained on texts")
         options = TextOptions(len(words), text.length, text.padding, text.truncation)
         rows = np.zeros((len(self.inputs), text.length), np.int32)
         encode((tokens(one) for one in self.inputs), words, options, rows)
@@ -72,19 +76,25 @@ def source(text: str) -> Source:
     return found
 
 
-def examples(given: Source) -> tuple[Inputs, Tensor]:
+def examples(given: Source, name: str = "data") -> tuple[Inputs, Tensor]:
     """The device's data as tensors, if they can be that; texts stay texts."""
     try:
         inputs, targets = given()
         inputs, targets = _inputs(inputs), torch.as_tensor(targets)
+        counts = len(inputs), len(targets)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"data: must give (inputs, targets) as arrays: {error}") from error
-    if targets.is_floating_point() or targets.dim() != 1 or len(targets) != len(inputs) or not len(targets):
-        raise UserError(f"data: targets must be whole numbers, one for each of the {len(inputs)} inputs, and some")
+        raise UserError(f"{name}: must give (inputs, targets) as arrays: {error}") from error
+    if counts[0] != counts[1]:
+        raise UserError(f"{name}: {counts[0]} inputs and {counts[1]} targets; need as many of each")
+    if not counts[0]:
+        raise UserError(f"{name}: holds no examples")
+    if targets.is_floating_point() or targets.dim() != 1:
+        kind, shape = str(targets.dtype).removeprefix("torch."), tuple(targets.shape)
+        raise UserError(f"{name}: targets must be whole numbers, one for each input; these are {kind} of shape {shape}")
     if isinstance(inputs, Tensor) and inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise UserError("data: the inputs are not all finite numbers")
+        raise UserError(f"{name}: the inputs are not all finite numbers")
     return inputs, targets.to(torch.int64)
 
 
@@ -109,24 +119,24 @@ class _File:
     """Inputs and targets of a file, which is read again when it has changed. Nothing in it is executed."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._name = path, f"--data {path}"
         self._seen: tuple[int, int] | None = None
         self._read: tuple[Any, Any] = None, None
 
     def __call__(self) -> tuple[Any, Any]:
-        try:
+        with reading(self._name):
             status = self._path.stat()
             if (seen := (status.st_mtime_ns, status.st_size)) != self._seen:
                 self._read, self._seen = self._arrays(), seen
             return self._read
-        except KeyError:
-            raise UserError(f"--data {self._path}: must hold arrays named inputs and targets") from None
-        except (OSError, ValueError, safetensors.SafetensorError) as error:
-            raise UserError(f"--data {self._path}: cannot be read: {error}") from None
 
     def _arrays(self) -> tuple[Any, Any]:
         if self._path.suffix == ".npz":
-            with np.load(self._path, allow_pickle=False) as arrays:  # object arrays are refused
-                return arrays["inputs"], arrays["targets"]
-        tensors = safetensors.numpy.load_file(self._path)
-        return tensors["inputs"], tensors["targets"]
+            arrays = npz.read(self._path, self._name)
+        else:
+            try:
+                arrays = safetensors.numpy.load_file(self._path)
+            except safetensors.SafetensorError as error:
+                raise UserError(f"{self._name}: damaged, or no safetensors file: {error}") from None
+            npz.check_pair(arrays, self._name)
+        return arrays["inputs"], arrays["targets"]

@@ -102,7 +102,8 @@ def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
         (lambda: from_csv("measurements.csv", "a", regression=True, test=0), "test: 0 inputs and 0 targets"),
         (lambda: from_csv("wide.csv", "y"), "wide.csv: damaged: field larger than field limit"),
         (lambda: from_folder("runs"), "no images there; expected a folder for each class"),
-        (lambda: from_npz("measurements.csv"), "measurements.csv: damaged"),
+        (lambda: from_npz("measurements.csv"), "measurements.csv: no npz file"),
+        (lambda: from_npz("nothing.npz"), "nothing.npz: cannot be read: No such file"),
     ]
     for refused, words in cases:
         with pytest.raises(UserError) as error:
@@ -122,7 +123,9 @@ def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
         ("site,a,y\n1,2.0,0\n2,1,5,1\n", "t.csv, line 3: 4 values for 3 columns; '1' is in none"),
         ("site,a,a,y\n1,2.0,3.0,0\n", "t.csv, line 1: 2 columns are named 'a'; each needs its own name"),
         ("site,y\n1,0\n2,1\n", "t.csv, line 1: no column but site, y; need at least one of inputs"),
-        ("\n1,0\n2,1\n", "target = 'y' is none of its columns: it has no names or no rows"),
+        ("\n1,0\n2,1\n", "target = 'y' is none of its columns: it has no names"),
+        ("site,a,y\n", "t.csv: it has no rows; need a line of names, and below it a row for each example"),
+        ("", "t.csv: it has no rows"),
     ],
 )
 def test_a_table_that_is_not_whole_is_refused_by_its_line(text: str, words: str, tmp_path: Path) -> None:
@@ -143,6 +146,8 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ({"inputs": inputs[:4], "targets": targets}, "4 inputs and 6 targets; need as many of each"),
         ({"inputs": inputs[:0], "targets": targets[:0], "devices": targets[:0]}, "0 inputs and 0 targets"),
         ({"inputs": inputs, "targets": np.array(1)}, "a.npz: damaged: len() of unsized object"),
+        ({"x": inputs, "targets": targets}, "a.npz: must hold arrays named inputs and targets; it has x, targets"),
+        ({"inputs": inputs, "targets": targets.astype(object)}, "a.npz: targets holds Python objects; save numbers"),
         ({"inputs": inputs, "targets": targets, "test_inputs": inputs}, "test_inputs without test_targets; need both"),
         ({"inputs": inputs, "targets": targets, "test_targets": targets}, "test_targets without test_inputs"),
     ]
@@ -150,6 +155,19 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=re.escape(words)):
             from_npz(tmp_path / "a.npz", devices=2)
+
+
+def test_a_damaged_npz_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, inputs=np.random.default_rng(0).normal(size=(60, 20)), targets=np.arange(60) % 2)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:500] + bytes(100) + whole[600:])
+    with pytest.raises(UserError, match=r"a\.npz: damaged: "):
+        from_npz(path)
+    for cut in (0, 2, 300, len(whole) - 10):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(UserError, match=r"a\.npz: no npz file, or one that is cut off"):
+            from_npz(path)
 
 
 @pytest.mark.parametrize("size", [8, (8,), (8, 8, 3), (0, 8), (8.0, 8.0), "88"])

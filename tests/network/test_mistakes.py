@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from typer.testing import CliRunner
 
@@ -22,7 +23,7 @@ from fedasmu.network.device import Device
 from fedasmu.network.equipment import Equipment
 from fedasmu.network.keys import Invite
 from fedasmu.network.listener import bound
-from fedasmu.network.own import examples, source
+from fedasmu.network.own import Own, source
 from fedasmu.network.terms import Terms
 from fedasmu.protocol import Model
 from helpers.blobs import blobs
@@ -100,15 +101,13 @@ def test_a_run_that_is_over_is_not_served_again(tmp_path: Path) -> None:
 
 def test_join(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", inputs=np.zeros((3, 4), np.float32), targets=np.zeros(3, np.int64))
-    np.savez(tmp_path / "b.npz", inputs=np.zeros((3, 4), np.float32))
     (tmp_path / "c.npz").write_text("hello")
     url, state = "https://127.0.0.1:1", ("--state", str(tmp_path / "state"))
     data = ("--data", str(tmp_path / "a.npz"))
     assert "https://host:port" in said("join", "host:1", *data, "--invite", INVITE, *state)
     assert "not an invite" in said("join", url, *data, "--invite", "fa1.x", *state)
     assert "--invite is missing" in said("join", url, *data, *state)
-    assert "inputs and targets" in said("join", url, "--data", str(tmp_path / "b.npz"), "--invite", INVITE, *state)
-    assert "cannot be read" in said("join", url, "--data", str(tmp_path / "c.npz"), "--invite", INVITE, *state)
+    assert "no npz file" in said("join", url, "--data", str(tmp_path / "c.npz"), "--invite", INVITE, *state)
     assert "cannot be read" in said("join", url, "--data", str(tmp_path / "none.npz"), "--invite", INVITE, *state)
     assert "give an .npz" in said("join", url, "--data", "folder", "--invite", INVITE, *state)
     assert "--engine fast" in said("join", url, *data, "--engine", "fast", *state)
@@ -149,23 +148,51 @@ def test_keys_are_listed_revoked_and_rotated(tmp_path: Path) -> None:
     assert federation.folder.pins() != before
 
 
+X, Y = np.zeros((4, 20), np.float32), np.zeros(4, np.int64)
+
+
 @pytest.mark.parametrize(
-    ("words", "inputs", "targets"),
+    ("words", "arrays"),
     [
-        ("whole numbers", torch.zeros(3, 20), torch.zeros(3)),
-        ("whole numbers", torch.zeros(3, 20), torch.zeros(2, dtype=torch.int64)),
-        ("whole numbers", torch.zeros(0, 20), torch.zeros(0, dtype=torch.int64)),
-        ("finite", torch.full((3, 20), torch.nan), torch.zeros(3, dtype=torch.int64)),
+        ("targets must be whole numbers, one for each input; these are float64 of shape (4,)", {"targets": Y + 3.5}),
+        ("targets must be whole numbers, one for each input; these are int64 of shape (4, 1)", {"targets": Y[:, None]}),
+        ("4 inputs and 3 targets; need as many of each", {"targets": Y[:3]}),
+        ("holds no examples", {"inputs": X[:0], "targets": Y[:0]}),
+        ("must give (inputs, targets) as arrays: len() of a 0-d tensor", {"targets": Y[0]}),
+        ("the inputs are not all finite numbers", {"inputs": X * np.nan}),
     ],
 )
-def test_data_that_are_none(words: str, inputs: Any, targets: Any) -> None:
-    with pytest.raises(UserError, match=words):
-        examples(lambda: (inputs, targets))
+def test_data_that_are_none(words: str, arrays: dict[str, Any], tmp_path: Path) -> None:
+    """From wherever they come, a message says from where."""
+    both: dict[str, Any] = {"inputs": X, "targets": Y} | arrays
+    path = tmp_path / "own.npz"
+    np.savez(path, **both)
+    for data, name in ((lambda: (both["inputs"], both["targets"]), "data"), (str(path), f"--data {path}")):
+        with pytest.raises(UserError, match=f"^{re.escape(f'{name}: {words}')}"):
+            Own(data)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_a_file_of_data_without_its_arrays_or_cut_off(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"own.{suffix}"
+    write: Any = safetensors.numpy.save_file if suffix == "safetensors" else lambda arrays, at: np.savez(at, **arrays)
+    write({"inputs": X, "labels": Y}, path)
+    with pytest.raises(UserError, match=f"^--data {path}: must hold arrays named inputs and targets; it has .*labels"):
+        Own(str(path))
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=f"^--data {path}: (damaged, or no safetensors|no npz) file"):
+        Own(str(path))
+
+
+def test_a_file_of_python_objects_is_said_to_be_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", inputs=X.astype(object), targets=Y)
+    with pytest.raises(UserError, match=r"own\.npz: inputs holds Python objects; save numbers, or texts"):
+        Own(str(tmp_path / "own.npz"))
 
 
 def test_a_function_of_data_that_fails_is_named() -> None:
     with pytest.raises(UserError, match="must give"):
-        examples(lambda: 5)  # type: ignore[arg-type, return-value]
+        Own(lambda: 5)  # type: ignore[arg-type, return-value]
     with pytest.raises(UserError, match="no_such_module"):
         source("no_such_module:examples")
 
@@ -182,7 +209,11 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ("number", "words", "options"),
     [
         (0, r"shape \(3,\), but this run's have \(20,\)", {"data": lambda: (torch.zeros(4, 3), torch.zeros(4).long())}),
-        (1, r"classes 0\.\.1", {"data": lambda: (torch.zeros(4, 20), torch.full((4,), 7))}),
+        (
+            1,
+            r"^data: targets are 0 to 7; .* classes 0\.\.1",
+            {"data": lambda: (torch.zeros(4, 20), torch.arange(4) % 2 * 7)},
+        ),
         (2, "other parameters here", {"model": lambda: torch.nn.Linear(20, 2)}),
         (3, "cannot be built here", {"model": None}),
         (4, "another certificate", {"invite": INVITE}),
@@ -194,6 +225,12 @@ def test_a_device_that_does_not_fit_is_told_why(
     device = federation.device(number, **options)
     with pytest.raises(UserError, match=words):
         device.run()
+
+
+def test_a_file_that_does_not_fit_is_named(federation: Federation, tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", inputs=X, targets=Y + 14)
+    with pytest.raises(UserError, match=r"^--data \S+own\.npz: targets are 14 to 14; must be classes 0\.\.1, as in"):
+        federation.device(10, data=str(tmp_path / "own.npz")).run()
 
 
 @pytest.mark.parametrize(
