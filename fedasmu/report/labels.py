@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from fedasmu.errors import UserError, did_you_mean
+from fedasmu.storage.record import make
 from fedasmu.system.disk import write_whole
 
 DRAWN = 36  # characters of a label in a figure; all of FedASMU's variants have fewer
@@ -28,8 +29,8 @@ def shown(label: str) -> str:
 
 def check_reference(reference: str, labels: Collection[str]) -> None:
     if reference and reference not in labels:
-        meant = did_you_mean(reference, labels) or f" ({', '.join(labels)})"
-        raise UserError(f"reference = {reference}: not among the methods{meant}")
+        meant = did_you_mean(reference, labels)
+        raise UserError(f"reference = {reference}: not among the methods{meant} (allowed: {', '.join(labels)})")
 
 
 def keep_order(directory: Path, labels: Sequence[str]) -> None:
@@ -37,7 +38,7 @@ def keep_order(directory: Path, labels: Sequence[str]) -> None:
     earlier = kept_order(directory)
     order = list(dict.fromkeys([*labels, *earlier]))
     if order != earlier:
-        directory.mkdir(parents=True, exist_ok=True)
+        make(directory)
         write_whole(directory / ORDER_FILE, "".join(f"{label}\n" for label in order))
 
 

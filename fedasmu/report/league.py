@@ -93,7 +93,8 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
     timed = 0
     for directory in map(Path, directories):
         if not directory.is_dir():
-            raise UserError(f"{directory}: no such directory")
+            what = "not a directory" if directory.exists() else "no such directory"
+            raise UserError(f"{directory}: {what}; give run directories, or folders of them")
         for path in sorted(directory.rglob("summary.json")):
             if _is_of_times_alone(result := Result(path.parent)):
                 timed += 1

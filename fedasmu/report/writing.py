@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedasmu.errors import UserError, reading
+from fedasmu.errors import UserError
 from fedasmu.report import figures, latex, tables
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.page import page_of
+from fedasmu.storage.record import make
 
 
 def write_report(
@@ -25,11 +26,10 @@ def write_report(
 
 
 def write(found: Sequence[League], out: Path) -> None:
-    with reading(out):
-        out.mkdir(parents=True, exist_ok=True)
-        if links := [path for path in (out, *out.iterdir()) if path.is_symlink()]:
-            raise UserError(f"{links[0]} leads elsewhere, where nothing is to be overwritten; choose another folder")
-    grids = [make(league) for league in found for make in (tables.main_table, tables.communication_table)]
+    make(out)
+    if links := [path for path in (out, *out.iterdir()) if path.is_symlink()]:
+        raise UserError(f"{links[0]} leads elsewhere, where nothing is to be overwritten; choose another folder")
+    grids = [table(league) for league in found for table in (tables.main_table, tables.communication_table)]
     (out / "tables.md").write_text("\n".join(grid.markdown() for grid in grids))
     (out / "results.csv").write_text(tables.write_csv(found))
     (out / "table.tex").write_text(latex.table(found))

@@ -135,7 +135,7 @@ class _Growing:
 def check_free(directory: Path, overwrite: bool) -> None:
     """A new run may begin here: there is nothing, or an earlier run that it is to replace."""
     with _named(directory):
-        _check_writable(directory)
+        check_writable(directory)
         _check_apart(directory)
         names = {path.name for path in directory.iterdir()} if directory.exists() else set()
         if names <= BEFORE:
@@ -150,13 +150,21 @@ def check_free(directory: Path, overwrite: bool) -> None:
             raise UserError(f"out = {directory}: not a run directory, so overwrite does not remove it")
 
 
-def _check_writable(directory: Path) -> None:
+def check_writable(directory: Path) -> None:
     """What can be known of that before there is something to write."""
-    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with _named(directory):
+        nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def make(directory: Path) -> None:
+    """A folder to write into that is no run's, if it is not there yet."""
+    check_writable(directory)
+    with _named(directory):
+        directory.mkdir(parents=True, exist_ok=True)
 
 
 def _check_apart(directory: Path) -> None:

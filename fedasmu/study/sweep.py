@@ -19,6 +19,7 @@ from fedasmu.report.league import find, leagues
 from fedasmu.report.standing import Standing
 from fedasmu.report.tables import Grid, plus_minus
 from fedasmu.settings.recipe import key_of, load, override
+from fedasmu.storage.record import check_writable
 from fedasmu.study import spaces
 from fedasmu.study.cells import Cell, cells
 from fedasmu.study.variants import Variant
@@ -81,6 +82,7 @@ def swept(
         run(runs)
         return runs
 
+    check_writable(out)
     if trials is None:
         return tried(chosen, performed(chosen))
     spaces.check(trials)

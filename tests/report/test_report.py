@@ -7,6 +7,7 @@ import io
 import math
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,9 @@ def test_methods_keep_the_order_in_which_they_were_given(runs: Path) -> None:
     assert [one.label for one in league(runs).standings] == ["fedavg", "fedasync", "fedasmu"]
     (chosen,) = leagues(find([runs]), "fedasync")
     assert [one.label for one in chosen.standings] == ["fedasync", "fedavg", "fedasmu"]
-    with pytest.raises(UserError, match="reference = fedagv: not among the methods; did you mean fedavg"):
+    with pytest.raises(
+        UserError, match=r"reference = fedagv: not among the methods; did you mean fedavg\? \(allowed: fed"
+    ):
         leagues(find([runs]), "fedagv")
 
 
@@ -236,13 +239,27 @@ def test_a_wide_table_is_shown_in_parts(runs: Path) -> None:
     assert [part.title for part in grid.parts(500)] == [grid.title]
 
 
-@pytest.mark.parametrize(("make", "message"), [(False, "no such directory"), (True, "no finished run")])
-def test_a_directory_without_runs_is_refused(tmp_path: Path, make: bool, message: str) -> None:
-    if make:
-        (tmp_path / "runs").mkdir()
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "runs: no such directory; give run directories, or folders of them"),
+        (Path.touch, "runs: not a directory; give run directories"),
+        (Path.mkdir, "no finished run"),
+    ],
+)
+def test_a_directory_without_runs_is_refused(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
+    make(tmp_path / "runs")
     result = CliRunner().invoke(app, ["report", str(tmp_path / "runs")])
     assert isinstance(result.exception, UserError)
     assert message in str(result.exception)
+
+
+def test_a_place_that_cannot_be_written_is_refused(runs: Path) -> None:
+    (runs / "file").touch()
+    for place in (runs / "file", runs / "file" / "report", Path("/proc/report")):
+        result = CliRunner().invoke(app, ["report", str(runs), "--out", str(place)])
+        assert isinstance(result.exception, UserError)
+        assert str(result.exception).startswith(f"out = {place}: cannot be written: ")
 
 
 def test_runs_load_as_a_frame(runs: Path) -> None:

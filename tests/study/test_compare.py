@@ -413,6 +413,9 @@ def test_tuned_settings_are_used(recipe: Path) -> None:
         (("--budget", "0"), "must be a number above 0"),
         (("--workers", "0"), "must be a number, 1 or more"),
         (("--tuned", "nowhere.json"), "cannot be read"),
+        (("--reference", "fedavgg"), "not among the methods"),
+        (("--out", __file__), f"out = {__file__}: cannot be written: Not a directory"),
+        (("--out", "/proc/grid"), "out = /proc/grid: cannot be written"),
     ],
 )
 def test_bad_input_is_one_clear_message(recipe: Path, options: tuple[str, ...], message: str) -> None:

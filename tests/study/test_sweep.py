@@ -96,6 +96,8 @@ def test_the_best_is_the_first_of_its_method(tmp_path: Path) -> None:
         (("--grid", "local.nonsense=1,2"), "local.nonsense"),
         (("--grid", "local.lr=0.1", "--set", "data.held_out=0"), "training data to judge on"),
         (("--grid", "local.lr=0.1", "--set", "timing_only=true"), "timing_only = true: a sweep judges models"),
+        (("--grid", "local.lr=0.1", "--out", __file__), f"out = {__file__}: cannot be written: Not a directory"),
+        (("--trials", "2", "--out", __file__), f"out = {__file__}: cannot be written: Not a directory"),
         (("--grid", "local.lr=0.1", "--set", "data.name=helpers.blobs:blobs"), "cannot hold out"),
     ],
 )
