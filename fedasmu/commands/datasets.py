@@ -56,5 +56,5 @@ def prepare(
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples of shape "
         f"{'x'.join(map(str, dataset.shape))}, {dataset.classes} classes\nfrom {dataset.folder}"
     )
-    for place in passed_over(name, dataset.folder, directory):
-        say(f"{place} does not hold all of {name}, so it was passed over")
+    for line in passed_over(name, dataset.folder, directory):
+        say(line)

@@ -52,6 +52,13 @@ def cache_directory() -> Path:
     return Path(root).expanduser() / "fedasmu" / "data"
 
 
+def no_directory(path: Path) -> str:
+    """Why a folder that a user named is none; empty if it is one."""
+    if os.path.isdir(path.expanduser()):
+        return ""
+    return "is not a directory" if os.path.exists(path.expanduser()) else "does not exist"
+
+
 def candidates(alternatives: tuple[Upstream, ...], directory: Path | None) -> Iterator[Place]:
     """Where a part of a data set may be, best first: place by place, and in each place layout by layout.
 
@@ -75,8 +82,7 @@ def find_part(alternatives: tuple[Upstream, ...], directory: Path | None) -> Pla
 
 def find(description: Description, directory: Path | None) -> tuple[Place, ...] | None:
     """Every part of a data set, or None when one of them is nowhere."""
-    if directory is not None and not os.path.isdir(directory.expanduser()):
-        what = "is not a directory" if os.path.exists(directory.expanduser()) else "does not exist"
+    if directory is not None and (what := no_directory(directory)):
         raise DataError(f"the data directory {directory} {what}")
     if description.embedded:
         return tuple(Place(alternatives[0], EMBEDDED) for alternatives in description.parts)

@@ -15,6 +15,7 @@ from fedasmu import models
 from fedasmu.data import partition
 from fedasmu.data.examples import Dataset
 from fedasmu.data.federated import FederatedData
+from fedasmu.data.places import no_directory
 from fedasmu.errors import UserError
 from fedasmu.imports import blame, load
 from fedasmu.measure import IN_PYTHON
@@ -78,23 +79,32 @@ def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
     elif dataset.name != settings.name:
         say(f"{settings.name} is not here: using {dataset.name} (`fedasmu data prepare {settings.name}` gets it)")
     say(f"data from {dataset.folder}")
-    for place in passed_over(settings.name, dataset.folder, settings.dir):
-        say(f"{place} does not hold all of {settings.name}, so it was passed over")
+    for line in passed_over(settings.name, dataset.folder, settings.dir):
+        say(line)
     return dataset
 
 
 def passed_over(name: str, folder: str, directory: Path | None) -> list[str]:
-    """The folders that a user named for this data set, which was read from another."""
+    """What there is to say of the folders that a user named, where this data set was read from another one.
+
+    FEDASMU_DATA is for all data sets: that it has nothing of this one is no news.
+    """
+    if datasets.describe(name).embedded:
+        return []
+    shared = os.environ.get("FEDASMU_DATA", "")
+    wrong = no_directory(Path(shared)) if shared else ""
+    parts = [look.folder for look in datasets.where(name, directory) if look.partial]
     named = [] if directory is None else [str(directory)]
-    named += [os.environ["FEDASMU_DATA"]] if os.environ.get("FEDASMU_DATA") else []
-    found = {os.path.abspath(folder), os.path.realpath(folder)}
+    named += [shared] if shared and any(_lies_in(part, shared) for part in parts) else []
+    elsewhere = [place for place in named if not _lies_in(folder, place)]
+    lines = [f"{place} does not hold all of {name}, so it was passed over" for place in elsewhere]
+    return [*lines, f"FEDASMU_DATA = {shared}: {wrong}, so it was passed over"] if wrong else lines
 
-    def holds(place: str) -> bool:
-        place = os.path.expanduser(place)
-        ways = (os.path.abspath(place), os.path.realpath(place))
-        return any(Path(path).is_relative_to(way) for path in found for way in ways)
 
-    return [] if datasets.describe(name).embedded else [place for place in named if not holds(place)]
+def _lies_in(folder: str | Path, place: str) -> bool:
+    """Also where either of them is reached by a link."""
+    place, ways = os.path.expanduser(place), (os.path.abspath, os.path.realpath)
+    return any(Path(one(folder)).is_relative_to(other(place)) for one in ways for other in ways)
 
 
 def _own_data(path: str) -> FederatedData:

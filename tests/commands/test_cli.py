@@ -233,14 +233,27 @@ def test_a_named_folder_that_was_passed_over_is_told(
     read = data.load(small("mnist"), write(tmp_path / "theirs" / "mnist", "mnist"))
     monkeypatch.setattr(data, "prepare", lambda *arguments, **options: read)
     (tmp_path / "linked").symlink_to(tmp_path / "theirs")
+    (tmp_path / "others" / "cifar-10-batches-bin").mkdir(parents=True)
+    (tmp_path / "part" / "mnist").mkdir(parents=True)
+    (tmp_path / "part" / "mnist" / "train-labels-idx1-ubyte").touch()
     for place in ("theirs", str(tmp_path / "theirs" / "mnist"), "linked"):
         code, output = fedasmu("data", "prepare", "mnist", "--dir", place)
         assert code == 0
         assert "passed over" not in output
-    monkeypatch.setenv("FEDASMU_DATA", "/nonexistent")
     code, output = fedasmu("data", "prepare", "mnist", "--dir", "mine")
     assert "mine does not hold all of mnist, so it was passed over" in output
-    assert "/nonexistent does not hold all of mnist, so it was passed over" in output
+    cases = {
+        "nowhere": "FEDASMU_DATA = nowhere: does not exist, so it was passed over",
+        "recipe.toml": "FEDASMU_DATA = recipe.toml: is not a directory, so it was passed over",
+        "part": "part does not hold all of mnist, so it was passed over",
+        "others": "",
+        "theirs": "",
+    }
+    for place, said in cases.items():
+        monkeypatch.setenv("FEDASMU_DATA", place)
+        code, output = fedasmu("data", "prepare", "mnist")
+        assert said in output
+        assert ("passed over" in output) == bool(said)
 
 
 @pytest.mark.parametrize(
