@@ -60,6 +60,8 @@ def expected_data(settings: Data) -> tuple[tuple[int, ...], int, dict[str, Any]]
 
 
 def _read(settings: Data, say: Callable[[str], None]) -> Dataset:
+    if settings.dir is not None and (what := no_directory(settings.dir)):
+        raise UserError(f"data.dir = {settings.dir}: {what}")
     options = {name: getattr(settings, name) for name in ("vocabulary", "length", "padding", "truncation")}
     text = datasets.TextOptions(**options, glove=None if settings.glove is None else str(settings.glove))
     if settings.name == "huggingface":

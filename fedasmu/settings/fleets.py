@@ -85,9 +85,8 @@ class FleetSettings(Section):
                 raise ValueError(f"preset: several are a list, in a shell all of it quoted: 'fleet.preset={several}'")
             if not isinstance(name, str) or name not in PRESETS_OF_FLEETS:
                 known = f"allowed: {', '.join(PRESETS_OF_FLEETS)}"
-                raise ValueError(
-                    f"preset: unknown fleet {name!r}{did_you_mean(str(name), PRESETS_OF_FLEETS)} ({known})"
-                )
+                meant = did_you_mean(str(name), PRESETS_OF_FLEETS)
+                raise ValueError(f"preset = {json.dumps(name, default=str)}: unknown fleet{meant} ({known})")
             merged |= PRESETS_OF_FLEETS[name][1]
         return merged | table
 

@@ -53,8 +53,14 @@ def _mistake(entry: Any, prefix: str, section: type[BaseModel], method: type[Bas
         return Mistake(key, f"{key}: unknown key{meant}{listed}")
     message = entry["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    inner = _section((*entry["loc"], ""))
     if entry["type"] == "value_error":
+        named = re.split(r"\W", message)[0]
+        if entry["loc"] and named in inner.model_fields:  # of a section as a whole: it begins with the key
+            return Mistake(f"{key}.{named}", f"{key}.{message}")
         return Mistake(key, f"{key}: {message}" if key else message)
+    if entry["type"] == "model_type":
+        message = f"it is a section; set one of its keys: {_listed({*inner.model_fields})}"
     field = section.model_fields.get(key.rpartition(".")[2])
     if entry["type"] == "string_pattern_mismatch" and field is not None and field.description:
         message = f"must be {field.description}"

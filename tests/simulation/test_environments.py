@@ -92,7 +92,7 @@ def test_presets_compose(run: Run) -> None:
 
 def test_an_unknown_preset_is_refused_by_name() -> None:
     with pytest.raises(
-        UserError, match=r"fleet: preset: unknown fleet 'het100'; did you mean het110\? \(allowed: base,"
+        UserError, match=r"fleet\.preset = .het100.: unknown fleet; did you mean het110\? \(allowed: base,"
     ):
         parse({"fleet": {"preset": "het100"}, "algorithm": "fedavg"})
 
