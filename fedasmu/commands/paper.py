@@ -80,6 +80,8 @@ def reproduce(
     """Run one of the paper's studies, and set it beside the paper's figures and claims."""
     if tune and tuned:
         raise UserError("--tune finds settings, --tuned takes those that were found: give one of them")
+    from fedasmu.storage.record import check_writable
+
     if study in ("clock", "theorem"):
         given = {"--budget": budget != "small", "--only": only, "--seeds": seeds, "--tune": tune, "--tuned": tuned}
         given |= {"--workers": workers, "--overwrite": overwrite, "--set": overrides and study == "theorem"}
@@ -87,6 +89,7 @@ def reproduce(
             takes = "--set and --out" if study == "clock" else "--out"
             raise UserError(f"{useless}: nothing to choose for {study}, which takes {takes} alone")
         out = out or Path("runs") / study
+        check_writable(out)
         _write(out / f"{study}.md", [_clock(overrides or []) if study == "clock" else _theorem(out)])
         return
     count = study_workers(workers)
@@ -99,6 +102,7 @@ def reproduce(
     chosen, spend = STUDIES[study], BUDGETS[budget]
     spend = spend if seeds is None else replace(spend, seeds=seeds)
     out = out or Path("runs") / f"reproduce-{budget}"
+    check_writable(out)
     names = [name.strip() for name in only.split(",") if name.strip()]
     before = found_before(tuned, variants.read(chosen.methods), allow_code=False)
     best = dict.fromkeys((part.title for part in chosen.parts), before)

@@ -263,3 +263,8 @@ def test_the_command_on_a_tiny_budget(tmp_path: Path) -> None:
 def test_an_option_that_a_study_has_no_use_for_is_refused(study: str, options: tuple[str, ...], takes: str) -> None:
     given = ", ".join(option for option in options if option.startswith("--"))
     assert said("reproduce", study, *options) == f"{given}: nothing to choose for {study}, which takes {takes} alone"
+
+
+@pytest.mark.parametrize("study", ["clock", "theorem", "table2"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(study: str) -> None:
+    assert said("reproduce", study, "--out", __file__) == f"out = {__file__}: cannot be written: Not a directory"
