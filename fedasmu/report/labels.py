@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from fedasmu.errors import UserError, did_you_mean
-from fedasmu.storage.record import make
+from fedasmu.storage.record import make_folder
 from fedasmu.system.disk import write_whole
 
 DRAWN = 36  # characters of a label in a figure; all of FedASMU's variants have fewer
@@ -38,7 +38,7 @@ def keep_order(directory: Path, labels: Sequence[str]) -> None:
     earlier = kept_order(directory)
     order = list(dict.fromkeys([*labels, *earlier]))
     if order != earlier:
-        make(directory)
+        make_folder(directory)
         write_whole(directory / ORDER_FILE, "".join(f"{label}\n" for label in order))
 
 

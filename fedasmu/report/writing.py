@@ -9,7 +9,7 @@ from fedasmu.errors import UserError
 from fedasmu.report import figures, latex, tables
 from fedasmu.report.league import League, find, leagues
 from fedasmu.report.page import page_of
-from fedasmu.storage.record import make
+from fedasmu.storage.record import make_folder
 
 
 def write_report(
@@ -26,7 +26,7 @@ def write_report(
 
 
 def write(found: Sequence[League], out: Path) -> None:
-    make(out)
+    make_folder(out)
     if links := [path for path in (out, *out.iterdir()) if path.is_symlink()]:
         raise UserError(f"{links[0]} leads elsewhere, where nothing is to be overwritten; choose another folder")
     grids = [table(league) for league in found for table in (tables.main_table, tables.communication_table)]

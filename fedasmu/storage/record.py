@@ -160,7 +160,7 @@ def check_writable(directory: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def make(directory: Path) -> None:
+def make_folder(directory: Path) -> None:
     """A folder to write into that is no run's, if it is not there yet."""
     check_writable(directory)
     with _named(directory):
