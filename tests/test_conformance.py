@@ -51,17 +51,28 @@ class Forgetful(FedAsync):
 '''
 
 
-def test_a_method_of_ones_own_is_checked_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "forgetful.py").write_text(FORGETFUL)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    done = CliRunner().invoke(app, ["check", "forgetful:Forgetful"])
-    sys.modules.pop("forgetful", None)
-    assert done.exit_code == 1
-    assert "ok      It learns a convex problem." in done.output
-    assert "failed  Killed in the middle and resumed, it ends in the same bytes." in done.output
-    assert "do `state` and `restore` keep all that changes?" in done.output
-    assert "1 of 7 failed" in done.output
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """What the command says of a method in a file beside its user."""
+
+    def check(source: str, method: str) -> str:
+        (tmp_path / "users_own.py").write_text(source)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        done = CliRunner().invoke(app, ["check", f"users_own:{method}"])
+        sys.modules.pop("users_own", None)
+        assert done.exit_code == 1
+        return done.output
+
+    return check
+
+
+def test_a_method_of_ones_own_is_checked_by_a_command(checked: Callable[[str, str], str]) -> None:
+    output = checked(FORGETFUL, "Forgetful")
+    assert "ok      It learns a convex problem." in output
+    assert "failed  Killed in the middle and resumed, it ends in the same bytes." in output
+    assert "do `state` and `restore` keep all that changes?" in output
+    assert "1 of 7 failed" in output
 
 
 BROKEN = """
@@ -79,16 +90,12 @@ class Broken(FedAsync):
 """
 
 
-def test_a_method_that_raises_fails_its_checks_with_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "adrift.py").write_text(BROKEN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    done = CliRunner().invoke(app, ["check", "adrift:Broken"])
-    sys.modules.pop("adrift", None)
-    assert done.exit_code == 1
-    failed = f"AttributeError: 'Adrift' object has no attribute 'nothing' ({tmp_path}/adrift.py, line 7)"
-    assert failed in done.output
-    assert "7 of 7 failed" in done.output
+def test_a_method_that_raises_fails_its_checks_with_the_line(
+    checked: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    output = checked(BROKEN, "Broken")
+    assert f"AttributeError: 'Adrift' object has no attribute 'nothing' ({tmp_path}/users_own.py, line 7)" in output
+    assert "7 of 7 failed" in output
 
 
 def test_settings_of_the_method_that_is_checked() -> None:
