@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from fedasmu.report.league import find, leagues
+from fedasmu.report.tables import reached
 from helpers.repository import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
 from make_cells import tables
 
+PAGE = ROOT / "docs/results/paper-fleet.md"
 CELLS = ROOT / "docs/results/paper-fleet"
 ARCHIVES = sorted(CELLS.glob("*-runs.tar.xz"))
 
@@ -27,8 +29,26 @@ def test_a_table_on_the_page_is_that_of_its_runs(archive: Path, tmp_path: Path) 
     assert all(
         "runs without events.jsonl" in line for line in said
     )  # of the long ones they would be most of this repository
-    page = (CELLS.parent / "paper-fleet.md").read_text()
+    page = PAGE.read_text()
     cell = archive.name.removesuffix("-runs.tar.xz")
     rows = [line for grid in tables(cell, league) for line in grid.markdown().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 11 + 2 + 10
     assert [line for line in rows if line not in page] == []
+
+
+def test_the_table_of_calibrated_methods_is_that_of_its_runs(tmp_path: Path) -> None:
+    for name in ("lenet-cifar-10-runs", "lenet-cifar-10-calibrated"):
+        with tarfile.open(CELLS / f"{name}.tar.xz") as file:
+            file.extractall(tmp_path / name, filter="data")
+    plain, given = (
+        leagues(find([folder], lambda line: None))[0] for folder in sorted(tmp_path.iterdir(), reverse=True)
+    )
+    rows = []
+    for there in given.standings:
+        before = plain.named(there.label)
+        assert before is not None
+        told = [f"{one.score:.3f} ± {one.spread:.3f}" for one in (before, there)]
+        told += [reached(one.reach(target)) or "not reached" for target in (0.3, 0.6) for one in (before, there)]
+        rows.append(f" | {' | '.join(told)} |")
+    assert len(rows) == 5
+    assert [row for row in rows if row not in PAGE.read_text()] == []
