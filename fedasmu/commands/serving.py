@@ -109,7 +109,10 @@ def _members(earlier: Path, directory: Path) -> Folder:
 
     if earlier.resolve() == directory.resolve():
         raise UserError(f"--members {earlier}: the new run needs a directory of its own; give another with --out")
-    return Folder(earlier)
+    try:
+        return Folder(earlier)
+    except UserError as error:
+        raise UserError(f"--members {error}") from None
 
 
 def _go_on(directory: Path, stay: bool, allow_code: bool) -> None:

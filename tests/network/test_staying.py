@@ -74,7 +74,8 @@ def test_mistakes_with_members(tmp_path: Path) -> None:
     same = said("serve", "quickstart", *where, "--overwrite", "--out", str(first.path))
     assert "the new run needs a directory of its own" in same
     nothing = ("--members", str(tmp_path), "--out", str(tmp_path / "new"))
-    assert "not the folder of a served run" in said("serve", "quickstart", "--listen", "127.0.0.1:0", *nothing)
+    told = said("serve", "quickstart", "--listen", "127.0.0.1:0", *nothing)
+    assert f"--members {tmp_path}: not the folder of a served run" in told
     first.folder.register.enrol(first.folder.invite(seat=9).id, bytes(32), "attic", 10)
     few = ("--set", "fleet.devices=3", "--out", str(tmp_path / "new"))
     assert "there is a device in seat 9, but fleet.devices = 3" in said("serve", "quickstart", *where, *few)
