@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedasmu.report.league import find, leagues
+from fedasmu.report.standing import Standing
 from fedasmu.report.tables import reached
 from helpers.repository import ROOT
 
@@ -37,18 +38,22 @@ def test_a_table_on_the_page_is_that_of_its_runs(archive: Path, tmp_path: Path) 
 
 
 def test_the_table_of_calibrated_methods_is_that_of_its_runs(tmp_path: Path) -> None:
-    for name in ("lenet-cifar-10-runs", "lenet-cifar-10-calibrated"):
-        with tarfile.open(CELLS / f"{name}.tar.xz") as file:
+    found = {}
+    for name in ("runs", "calibrated", "uncalibrated"):
+        with tarfile.open(CELLS / f"lenet-cifar-10-{name}.tar.xz") as file:
             file.extractall(tmp_path / name, filter="data")
-    plain, given = (
-        leagues(find([folder], lambda line: None))[0] for folder in sorted(tmp_path.iterdir(), reverse=True)
-    )
+        (found[name],) = leagues(find([tmp_path / name], lambda line: None))
+    pairs: list[tuple[Standing | None, Standing | None]] = [
+        (found["runs"].named(one.label), one) for one in found["calibrated"].standings
+    ]
+    pairs.append((found["uncalibrated"].reference, found["runs"].named("fedasmu-r")))
     rows = []
-    for there in given.standings:
-        before = plain.named(there.label)
-        assert before is not None
-        told = [f"{one.score:.3f} ± {one.spread:.3f}" for one in (before, there)]
-        told += [reached(one.reach(target)) or "not reached" for target in (0.3, 0.6) for one in (before, there)]
+    for without, calibrated in pairs:
+        assert without is not None
+        assert calibrated is not None
+        both = (without, calibrated)
+        told = [f"{one.score:.3f} ± {one.spread:.3f}" for one in both]
+        told += [reached(one.reach(target)) or "not reached" for target in (0.3, 0.6) for one in both]
         rows.append(f" | {' | '.join(told)} |")
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert [row for row in rows if row not in PAGE.read_text()] == []
