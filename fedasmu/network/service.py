@@ -53,7 +53,6 @@ class Service:
         self.reception, self.folder = reception, folder
         self.coordinator, self.door = reception.coordinator, reception.door
         self._words = vocabulary.written(words)
-        self.failure: Rebuild | None = None  # why the run must be built anew
         self.told_over: set[int] = set()  # devices that know it
         self.woken = asyncio.Event()
         self.order: Free | Script = Free()
@@ -229,8 +228,8 @@ class Service:
 
         @wraps(handler)
         async def guarded(request: Request) -> Response:
-            if self.failure is not None:
-                raise self.failure
+            if self.coordinator.acts.broken is not None:
+                raise self.coordinator.acts.broken
             signed = self.door.sign_in(request)
             if handler not in (Service.result, Service.held):  # an upload that was taken is still told its outcome
                 self._check_over(signed.device, heard=handler is not Service.beat or "poll" in request.query_params)
@@ -239,7 +238,5 @@ class Service:
         return guarded
 
     async def _rebuild(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Rebuild)
-        self.failure = error
         self.woken.set()
         return await refused(request, Problem(503, "restarting", "the server starts again; come back", pause=1))

@@ -137,9 +137,9 @@ class Serving:
         if not ended:
             await (self._drive(service) if self.lines is None else self._play(service, self.script))
         await self.keeping.settled()
-        if service.failure is not None:
+        if self.coordinator.acts.broken is not None:
             await listener.stop(0.5)
-            raise service.failure
+            raise self.coordinator.acts.broken
         if self.stopping.is_set() and not self.coordinator.finished:
             self.coordinator.draining = True
             service.polls.release()
@@ -157,13 +157,12 @@ class Serving:
         await listener.stop(1.0)
 
     async def _drive(self, service: Service) -> None:
-        while not (self.stopping.is_set() or service.failure or self.coordinator.finished):
+        while not (self.stopping.is_set() or self.coordinator.acts.broken or self.coordinator.finished):
             service.woken.clear()
             with contextlib.suppress(DiskFull):
                 try:
                     service.advance()
-                except Rebuild as rebuild:
-                    service.failure = rebuild
+                except Rebuild:
                     return
                 self.coordinator.desk.meter.drain(wait=False)
                 self.record.flush()
@@ -175,7 +174,7 @@ class Serving:
 
     async def _play(self, service: Service, script: Script) -> None:
         script.begin()
-        while not (self.stopping.is_set() or service.failure or script.over):
+        while not (self.stopping.is_set() or self.coordinator.acts.broken or script.over):
             await asyncio.sleep(0.01)
 
     async def _say_goodbye(self, service: Service) -> None:

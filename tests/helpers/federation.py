@@ -24,6 +24,7 @@ from fedasmu.network.serving import Serving
 from fedasmu.run.build import build
 from fedasmu.settings.recipe import parse
 from helpers.blobs import blobs, settings
+from helpers.served import eventually
 
 QUICK = {"poll": 5.0, "offer": 20.0, "lease": 20.0, "gather": 10.0, "per_address": 0}
 
@@ -82,6 +83,13 @@ class Federation:
     def stop(self) -> None:
         self.stopping.set()
         self._server.join(60)
+
+    def failure(self) -> BaseException:
+        """What the server ended with, once it has: it may be started again."""
+        assert eventually(lambda: self.errors)
+        (error,) = self.errors
+        self.errors.clear()
+        return error
 
     def device(self, number: int, **options: Any) -> Device:
         indices = self.data.shards[number]

@@ -21,7 +21,6 @@ from fedasmu.network.service import Service
 from fedasmu.storage.shelf import Shelf
 from helpers.federation import Federation
 from helpers.place import Place, started
-from helpers.served import eventually
 
 CA2FL: dict[str, Any] = {
     "algorithm": {"name": "ca2fl"}
@@ -120,8 +119,7 @@ def test_devices_are_told_nothing_from_it(tmp_path: Path, monkeypatch: pytest.Mo
         patch.setattr(Keeping, "settled", slow)
         federation.start()
         federation.work(federation.device(0, say=said.append))
-        assert eventually(lambda: federation.errors)
-    federation.errors.clear()
+        federation.failure()
     federation.start()
     federation.wait()
     assert not [line for line in said if "given up" in line]
@@ -142,10 +140,7 @@ def test_a_run_whose_end_fails_says_so_and_can_be_resumed(tmp_path: Path, monkey
         patch.setattr(Evaluator, "_work", last_fails)
         federation.start()
         federation.work(federation.device(0))
-        assert eventually(lambda: federation.errors)
-    (error,) = federation.errors
-    assert str(METHOD) in str(error)
-    federation.errors.clear()
+        assert str(METHOD) in str(federation.failure())
     federation.start()
     federation.wait()
     assert Result(federation.path).summary["uploads"] == 4

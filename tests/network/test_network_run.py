@@ -85,10 +85,8 @@ def test_a_server_whose_machine_fails_it_stops_with_the_reason_and_has_lost_noth
         patch.setattr(Shelf, "get", failing)
         federation.start()
         federation.work(federation.device(0))
-        assert eventually(lambda: federation.errors)
-    (error,) = federation.errors
+        error = federation.failure()
     assert str(error) == f"Too many open files; nothing is lost; go on with: fedasmu serve --resume {federation.path}"
-    federation.errors.clear()
     federation.start()
     federation.wait()
     assert Result(federation.path).summary["lost"] == 0
