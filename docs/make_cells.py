@@ -20,7 +20,7 @@ from fedasmu.report.tables import Grid, main_table
 from fedasmu.report.writing import write_report
 from fedasmu.run.result import Result
 from fedasmu.study import versus
-from fedasmu.study.studies import STUDIES
+from fedasmu.study.studies import STUDIES, Part
 
 RESULTS = Path(__file__).parent / "results"
 PAGE, CELLS = RESULTS / "paper-fleet.md", RESULTS / "paper-fleet"
@@ -28,10 +28,18 @@ KEPT = ("config.toml", "events.jsonl", "fleet.csv", "metrics.csv", "summary.json
 LONG = 5000  # uploads, of which the events would be most of this repository
 
 
+def table_of(cell: str) -> tuple[str, Part]:
+    """Which of the paper's tables it is a part of."""
+    for name in ("table1", "table2"):
+        for part in STUDIES[name].parts:
+            if part.title == cell:
+                return name, part
+    raise UserError(f"{cell}: no cell of the paper's tables")
+
+
 def tables(cell: str, league: League) -> list[Grid]:
     """What stands on the page: who ended where, and the paper's leads beside ours."""
-    (found,) = [(name, part) for name in ("table1", "table2") for part in STUDIES[name].parts if part.title == cell]
-    name, part = found
+    name, part = table_of(cell)
     return [main_table(league), versus.cell(STUDIES[name], name, part, league)]
 
 
@@ -70,10 +78,9 @@ def _once(pattern: str, new: str, text: str) -> str:
 
 def put(runs: Path, cell: str) -> None:
     """The picture, the page and the tables are made from the archive: it has all that they need."""
-    if not any(part.title == cell for name in ("table1", "table2") for part in STUDIES[name].parts):
-        raise UserError(f"{cell}: no cell of the paper's tables")
     kept = CELLS / f"{cell}-runs.tar.xz"
-    find([runs / cell])  # before an archive is replaced: a wrong folder has no runs
+    table_of(cell)  # before an archive is replaced: a wrong name is in no table, or has no runs
+    find([runs / cell])
     archive(runs / cell, kept)
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(kept) as file:

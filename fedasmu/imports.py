@@ -68,8 +68,8 @@ def load(path: str) -> Any:
     except Exception as error:
         raise ValueError(f"cannot import {module_name!r} for {path!r}: {blame(error)}") from error
     if attribute not in vars(module):
-        public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        public = [name for name in public if getattr(vars(module)[name], "__module__", None) == module_name]
+        there = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+        public = [name for name, value in there.items() if getattr(value, "__module__", None) == module_name]
         raise ValueError(f"{module_name} has no {attribute!r}; it has: {', '.join(public) or 'nothing callable'}")
     found = vars(module)[attribute]
     _check_home(found, module_name, attribute)

@@ -43,10 +43,8 @@ def check(
             try:
                 one(Trial(table["algorithm"], Path(folder) / str(number)))
                 say(f"ok      {one.__doc__}")
-            except (Interrupted, Refused):
-                raise
             except Exception as error:
-                if is_refusal(error):
+                if isinstance(error, Interrupted | Refused) or is_refusal(error):
                     raise
                 failed += 1
                 told = isinstance(error, AssertionError | UserError | DeviceError)
