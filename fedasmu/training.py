@@ -23,6 +23,7 @@ from fedasmu.seeding import derive
 from fedasmu.vector import Layout
 
 CLASSIFY = Goal()
+FROM_ZEROS = Optimiser(momentum=0.5)  # whatever its momentum, what it remembers of a first step is the gradient
 
 
 def batches(shard: Tensor, work: Workload, seed: int, steps: range) -> list[Tensor]:
@@ -137,7 +138,7 @@ class Trainer:
         anchor = command.vector if command.anchor is None else command.anchor
         terms: dict[str, Any] = {"pull": command.pull, "anchor": anchor, "mask": command.mask}
         if command.calibrated and self.goal.classifies:
-            terms["shift"] = calibration(self.data.train.targets[self.data.shards[device]], self.data.classes)
+            terms["shift"] = self._shift(device)
         engine = self.engine if self.engine.supports(command.objective) else self.torch
         rule = Rule.of(self.optimiser, self._layout.trainable, command.state, command.steps.start)
         loss = engine.train(vector, examples, chosen, command.lr, **terms, objective=command.objective, rule=rule)
@@ -145,12 +146,26 @@ class Trainer:
 
     def _probe(self, command: Probe, device: int, seed: int) -> Probed:
         examples, (indices,) = self._batches(device, seed, range(command.step, command.step + 1))
-        if not command.gradient:
-            return Probed(self.engine.loss(command.vector, examples, indices))
-        loss, gradient = self.engine.gradient(command.vector, examples, indices)
-        if command.between is None:
+        loss, gradient = self._measured(command, device, examples, indices)
+        if gradient is None or command.between is None:
             return Probed(loss, gradient)
         return Probed(loss, slope=slope(gradient, *command.between))  # a number, where a gradient is a whole model
+
+    def _measured(
+        self, command: Probe, device: int, examples: Examples, indices: Tensor
+    ) -> tuple[float, Tensor | None]:
+        """The loss, and if wanted the gradient, of what a step of training would descend on."""
+        if self.goal.calibrated:  # an engine knows shifts in training alone: so by a step that goes nowhere
+            rule = Rule.of(FROM_ZEROS, self._layout.trainable, None, 0)
+            here, shift = command.vector.clone(), self._shift(device)
+            loss = self.engine.train(here, examples, [indices], 0.0, shift=shift, rule=rule)
+            return loss, rule.state if command.gradient else None
+        if command.gradient:
+            return self.engine.gradient(command.vector, examples, indices)
+        return self.engine.loss(command.vector, examples, indices), None
+
+    def _shift(self, device: int) -> Tensor:
+        return calibration(self.data.train.targets[self.data.shards[device]], self.data.classes)
 
     def _batches(self, device: int, seed: int, steps: range) -> tuple[Examples, list[Tensor]]:
         """What these steps see, for either engine: some examples, and the indices of each batch among them."""

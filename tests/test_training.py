@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedasmu.engines.goal import Goal, mse, rmse
+from fedasmu.engines.native import NativeEngine
 from fedasmu.protocol import Evaluate, Evaluated, Probe, Probed, Train, Trained, Workload
 from fedasmu.seeding import derive
 from fedasmu.training import Trainer, batches, calibration, slope
@@ -132,6 +133,28 @@ def test_a_trainer_calibrates_whatever_a_method_asks_for() -> None:
     always = Trainer(softmax(), Layout.of(softmax()), blobs(), BATCH, EPOCHS, goal=Goal(calibrated=True))
     expected = perform(asked, Train(start, range(3), 0.1, calibrated=True))
     assert torch.equal(perform(always, Train(start, range(3), 0.1)).vector, expected.vector)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_probe_of_a_calibrated_device_is_of_what_its_steps_descend_on(native: bool) -> None:
+    module, data = hidden(nn.BatchNorm1d(6), nn.Dropout(0.5)), blobs()
+    layout = Layout.of(module)
+    engine = NativeEngine(module, layout, (20,)) if native else None
+    trainer = Trainer(module, layout, data, BATCH, EPOCHS, native=engine, goal=Goal(calibrated=True))
+    start = layout.read(module)
+    before, other = start.clone(), torch.randn(layout.size)
+    step, size = perform(trainer, Train(start, range(2, 3), 0.5)), layout.trainable
+    found: Probed = perform(trainer, Probe(start, 2, gradient=True))
+    assert found.gradient is not None
+    assert torch.equal(start[:size] - 0.5 * found.gradient, step.vector[:size])
+    assert found.loss == step.loss == perform(trainer, Probe(start, 2)).loss
+    assert perform(trainer, Probe(start, 2)).gradient is None
+    assert perform(trainer, Probe(start, 2, gradient=True, between=(start, other))).slope == slope(
+        found.gradient, start, other
+    )
+    assert torch.equal(start, before)
+    plain: Probed = perform(Trainer(module, layout, data, BATCH, EPOCHS, native=engine), Probe(start, 2, gradient=True))
+    assert plain.loss != found.loss
 
 
 def test_an_objective_of_ones_own_is_not_calibrated() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedasmu.algorithms.base import Aggregate, Aggregator, Algorithm, Federation, Learner, Pace
@@ -203,7 +203,12 @@ class FedASMUR(Algorithm):
     calibrate: bool = Field(True, description="a device's own mixture of classes is not for the network to learn")
     correction: Literal["none", "dynamic", "cached"] = Field("cached", description="of client drift")
     rho: float | None = Field(None, ge=0, le=1, description="strength of cached updates; none: found by itself")
-    stride: float = Field(1.0, ge=0, description="of cached updates: how much further to go where all devices agree")
+    stride: float = Field(
+        1.0,
+        ge=0,
+        description="of cached updates: how much further to go where all devices agree; "
+        "unless given 0 where calibrate = false",
+    )
     alpha: float = Field(0.1, ge=0, description="strength of the dynamic regulariser")
 
     effective_staleness: bool = Field(True, description="a rebased upload counts as less stale")
@@ -213,6 +218,13 @@ class FedASMUR(Algorithm):
     mu_alpha: float = Field(0.9, gt=0, description="scales the argument of alpha")
     clip: float | None = Field(1.5, gt=1, description="shorten updates to so many times the usual length; none: never")
     reach: float | None = Field(0.75, gt=0, description="how far along an update the model goes in all; none: as it is")
+
+    @model_validator(mode="after")
+    def _stand_where_devices_disagree(self) -> FedASMUR:
+        """Devices that each learn their own classes first agree on so little that a stride can end a training."""
+        if not self.calibrate and "stride" not in self.model_fields_set:
+            self.__dict__["stride"] = 0.0  # the settings are frozen from here on
+        return self
 
     @property
     def controls(self) -> ServerControls:

@@ -114,6 +114,12 @@ def test_the_stride_by_hand(tmp_path: Path) -> None:
     assert close(correction.mean_h, 1.5, 1.5)
 
 
+@pytest.mark.parametrize(("given", "stride"), [({}, 1.0), ({"calibrate": False}, 0.0), ({"calibrate": "no"}, 0.0)])
+def test_a_stride_is_for_devices_that_are_calibrated(given: dict[str, Any], stride: float) -> None:
+    assert FedASMUR(**given).stride == stride
+    assert FedASMUR(**given, stride=0.5).stride == 0.5
+
+
 def test_what_devices_do_again_is_corrected_and_what_is_chance_is_not(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     own = torch.randn((4, 200), generator=generator)
@@ -257,7 +263,7 @@ def test_mixing_gives_up_a_share_of_the_progress() -> None:
 
 
 def test_it_calibrates_as_any_method_can(run: Run) -> None:
-    bare = {"name": "fedasmu-r", "calibrate": False}
+    bare = {"name": "fedasmu-r", "calibrate": False, "stride": 1.0}
     ours, given = outputs(run(algorithm={"name": "fedasmu-r"})), outputs(run(algorithm=bare, local={"calibrate": True}))
     assert ours["model.safetensors"] == given["model.safetensors"]
     assert ours["model.safetensors"] != outputs(run(algorithm=bare))["model.safetensors"]
