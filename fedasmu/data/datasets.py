@@ -154,6 +154,7 @@ UCI_HAR = Description(
     ),
     cached=True,
     natural_users=True,
+    overlapping=True,
 )
 
 DATASETS: tuple[Description, ...] = (

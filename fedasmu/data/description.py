@@ -67,3 +67,4 @@ class Description:
     cached: bool = False  # decoding is slow enough to keep its result
     text: bool = False
     natural_users: bool = False
+    overlapping: bool = False  # each example has a part of its user's one before it

@@ -79,7 +79,7 @@ def _chunks(source: Download, progress: Progress) -> Iterator[bytes]:
     try:
         with urllib.request.urlopen(source.url, timeout=_TIMEOUT) as response:
             length = response.headers.get("Content-Length")
-            total = int(length) if length and length.isdigit() else None
+            total = int(length) if length and length.isdecimal() else None
             with progress.bar(source.file, total, in_bytes=True) as advance:
                 while chunk := response.read(_CHUNK):
                     yield chunk

@@ -75,6 +75,7 @@ class Dataset:
     words: tuple[str, ...] = ()  # the vocabulary of a text data set: the word of each number
     vectors: Tensor | None = None  # (words, width) float32, one row a word, where GloVe vectors were asked for
     folder: str = ""  # where it was read
+    overlapping: bool = False  # each training example has a part of its user's one before it
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -104,6 +105,7 @@ def dataset_of(description: Description, arrays: Arrays, vectors: Array | None =
         users=None if arrays.users is None else _tensor(arrays.users),
         words=arrays.words,
         vectors=None if vectors is None else _tensor(vectors),
+        overlapping=description.overlapping,
     )
 
 

@@ -107,7 +107,7 @@ def hold_out(shard: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, whichever way they are given. Numbers in double precision become single: models are."""
+    """Inputs and targets, whichever way they are given. Numbers in another precision become single: models are."""
     try:
         if isinstance(given, TorchDataset):
             examples = [given[place] for place in range(len(given))]  # type: ignore[arg-type]
@@ -128,7 +128,13 @@ def _tensors(name: str, given: Any) -> tuple[Tensor, Tensor]:
         raise UserError(
             f"{name}: targets must be classes, one whole number each, not {targets.dtype} {tuple(targets.shape)}"
         )
-    return inputs.float() if inputs.dtype == torch.float64 else inputs, targets
+    if inputs.is_floating_point():
+        inputs = inputs.float()
+        if not bool((finite := torch.isfinite(inputs)).all()):
+            first = int((~finite.flatten(1).all(1) if inputs.dim() > 1 else ~finite).nonzero()[0])
+            others = f"example {first} is the first that has others"
+            raise UserError(f"{name}: the inputs are not all finite numbers; {others}")
+    return inputs, targets
 
 
 def _alike(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedasmu.data import npz
 from fedasmu.data.examples import normalisation
-from fedasmu.data.federated import FederatedData
+from fedasmu.data.federated import FederatedData, Pair
 from fedasmu.errors import UserError, reading
 from fedasmu.seeding import derive
 
@@ -50,7 +50,11 @@ def from_csv(
     names = list(reader.fieldnames or ())
     for key, name in (("target", target), ("device", device)):
         if name is not None and name not in names:
-            raise UserError(f"{path}: {key} = {name!r} is none of its columns: {', '.join(names) or 'it has no names'}")
+            other = next(
+                (f"; are they separated by {mark!r}? Need commas" for mark in ";\t|" if mark in "".join(names)), ""
+            )
+            there = ", ".join(names) or "it has no names"
+            raise UserError(f"{path}: {key} = {name!r} is none of its columns: {there}{other}")
     _whole(path, names, rows)
     columns = [name for name in names if name not in (target, device)]
     if not columns:
@@ -64,7 +68,7 @@ def from_csv(
     kept, held, shards = _divided(len(rows), owners, devices, test, seed)
     centre, spread = inputs[kept].mean(0), inputs[kept].std(0)
     inputs = ((inputs - centre) / np.where(spread > 0, spread, 1.0)).astype(np.float32)
-    return _named(path, FederatedData.of((inputs[kept], targets[kept]), (inputs[held], targets[held]), shards))
+    return _federated(path, (inputs[kept], targets[kept]), (inputs[held], targets[held]), shards)
 
 
 def from_folder(
@@ -80,18 +84,22 @@ def from_folder(
     """Images in a folder for each class. `device` says of a file whose it is; `size` (height, width) scales them."""
     if size is not None and not _is_size(size):
         raise UserError(f"size = {size!r}: must be (height, width), two whole numbers of pixels from 1, as in (32, 32)")
+    if not (device is None or callable(device)):
+        raise UserError(
+            f"device = {device!r}: must be a function that says of a file whose it is, as lambda file: file.stem"
+        )
     classes = sorted(one for one in Path(path).glob("*") if one.is_dir())
     files = [(file, number) for number, one in enumerate(classes) for file in sorted(one.rglob("*")) if _is_image(file)]
     if not files:
         raise UserError(f"{path}: no images there; expected a folder for each class, with images in it")
     inputs = _stacked([_image(file, size, grey) for file, _ in files], [file for file, _ in files])
     targets = np.array([number for _, number in files])
-    owners = None if device is None else [str(device(file)) for file, _ in files]
+    owners = None if device is None else [_owner(device, file) for file, _ in files]
     kept, held, shards = _divided(len(files), owners, devices, test, seed)
-    data = FederatedData.of((inputs[kept], targets[kept]), (inputs[held], targets[held]), shards, len(classes))
+    data = _federated(path, (inputs[kept], targets[kept]), (inputs[held], targets[held]), shards, len(classes))
     scale, shift = normalisation((0.5,) * inputs.shape[1], (0.5,) * inputs.shape[1])
     train, judge = (replace(one, scale=scale, shift=shift) for one in (data.train, data.test))
-    return _named(path, replace(data, train=train, test=judge))
+    return replace(data, train=train, test=judge)
 
 
 def from_npz(path: str | Path, *, devices: int = 10, test: float = 0.2, seed: int = 0) -> FederatedData:
@@ -111,7 +119,7 @@ def from_npz(path: str | Path, *, devices: int = 10, test: float = 0.2, seed: in
         raise UserError(f"{path}: {there} without {missing}; need both or neither")
     kept, held, shards = _divided(len(targets), owners, devices, 0.0 if own_test else test, seed)
     judge = (arrays["test_inputs"], arrays["test_targets"]) if own_test else (inputs[held], targets[held])
-    return _named(path, FederatedData.of((inputs[kept], targets[kept]), judge, shards))
+    return _federated(path, (inputs[kept], targets[kept]), judge, shards)
 
 
 def _divided(
@@ -131,6 +139,12 @@ def _divided(
         numbers = _numbered(owners)
         groups = [random.permutation(np.flatnonzero(numbers == one)) for one in range(int(numbers.max()) + 1)]
     cuts = [min(round(test * len(group)), len(group) - 1) for group in groups]
+    if test and not any(cuts):
+        most = max(map(len, groups))
+        raise UserError(
+            f"test = {test}: keeps no example to test on, as no device has more than {most}; "
+            "give a larger share, or fewer devices"
+        )
     held = np.sort(np.concatenate([group[:cut] for group, cut in zip(groups, cuts, strict=True)]))
     kept = np.setdiff1d(np.arange(count), held)
     mine = (np.sort(group[cut:]) for group, cut in zip(groups, cuts, strict=True))
@@ -175,6 +189,12 @@ def _number(path: str | Path, line: int, row: dict[str, str], name: str) -> floa
     return value
 
 
+def _owner(device: Callable[[Path], str], file: Path) -> str:
+    if (owner := device(file)) is None:
+        raise UserError(f"device gives None for {file}: every image needs an owner")
+    return str(owner)
+
+
 def _is_size(size: object) -> bool:
     if not isinstance(size, tuple | list) or len(size) != 2:
         return False
@@ -207,5 +227,12 @@ def _stacked(images: Sequence[Array], files: Sequence[Path]) -> Array:
     return np.stack(images)
 
 
-def _named(path: str | Path, data: FederatedData) -> FederatedData:
+def _federated(
+    path: str | Path, train: Pair, test: Pair, shards: Sequence[Tensor | Sequence[int]], classes: int | None = None
+) -> FederatedData:
+    """Under the name of their file, which a message about them begins with."""
+    try:
+        data = FederatedData.of(train, test, shards, classes)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     return replace(data, name=Path(path).name)

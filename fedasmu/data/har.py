@@ -11,11 +11,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedasmu.data.errors import DataError
+from fedasmu.data.partition import hold_out_last
 from fedasmu.data.reading import Array, Arrays, Reading
 
-_HELD_OUT = 5  # one window of so many
+_TEST = 1 / 5  # of the windows
 _LARGEST = 1e3  # readings are in g and radians a second
 _PEOPLE = 30
 
@@ -37,13 +39,7 @@ def read(reading: Reading) -> Arrays:
 
 
 def _divided(windows: Array, targets: Array, subjects: Array) -> Arrays:
-    train, test = np.ones(len(targets), dtype=bool), np.zeros(len(targets), dtype=bool)
-    for subject in np.unique(subjects):
-        for target in np.unique(targets):
-            members = np.flatnonzero((subjects == subject) & (targets == target))
-            held_out = len(members) // _HELD_OUT
-            test[members[len(members) - held_out :]] = True
-            train[members[len(members) - held_out - (held_out > 0) :]] = False
+    train, test = (part.numpy() for part in hold_out_last(torch.from_numpy(targets), torch.from_numpy(subjects), _TEST))
     return Arrays(windows[train], targets[train], windows[test], targets[test], users=subjects[train])
 
 

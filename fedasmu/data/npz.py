@@ -41,5 +41,6 @@ def _array(arrays: Any, name: str, called: str) -> NDArray[Any]:
     except ValueError as error:
         if "Object arrays" not in str(error):
             raise
-        raise UserError(f"{called}: {name} holds Python objects; save numbers, or texts (dtype str)") from None
+        kinds = "numbers" if "targets" in name else "numbers, or texts (dtype str)"
+        raise UserError(f"{called}: {name} holds Python objects; save {kinds}") from None
     return found

@@ -165,14 +165,30 @@ def _class_counts(left: Indices, size: int, alpha: float, random: np.random.Gene
 
 def hold_out(targets: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Indices to train on and indices held out: the same fraction of every class, for tuning without the test set."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction = {fraction} is not allowed: it must be between 0 and 1")
+    _check_fraction(fraction)
     random, labels = _generator("hold_out", seed), targets.numpy()
     held = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == label))
         held[members[: round(fraction * len(members))]] = True
     return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
+
+
+def hold_out_last(targets: Tensor, users: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
+    """The same of examples in the order of time that overlap with their neighbours: of each user and class the last.
+
+    The one before these, which has a part of the first of them, is in neither.
+    """
+    _check_fraction(fraction)
+    labels, owners = targets.numpy(), users.numpy()
+    kept, held = np.ones(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool)
+    for owner in np.unique(owners):
+        for label in np.unique(labels):
+            members = np.flatnonzero((owners == owner) & (labels == label))
+            last = int(fraction * len(members))
+            held[members[len(members) - last :]] = True
+            kept[members[max(0, len(members) - last - (last > 0)) :]] = False
+    return torch.from_numpy(np.flatnonzero(kept)), torch.from_numpy(np.flatnonzero(held))
 
 
 def _by_owner(owner: Indices, devices: int) -> list[Indices]:
@@ -195,6 +211,11 @@ def _check_devices(devices: int, samples: int) -> None:
         raise ValueError(f"devices = {devices} is not allowed: it must be at least 1")
     if devices > samples:
         raise ValueError(f"devices = {devices} is more than the {samples} samples of the training set")
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction = {fraction} is not allowed: it must be between 0 and 1")
 
 
 def _check_dirichlet(samples: int, devices: int, alpha: float, min_samples: int) -> None:

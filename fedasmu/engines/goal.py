@@ -111,6 +111,11 @@ def check(goal: Goal, outputs: Tensor, targets: Tensor, loss: str, metric: str) 
             f"local.loss = {loss!r}: the data's targets are classes, not numbers: leave it out, or give the targets as "
             "numbers with a point (files: regression=True)"
         )
+    elif metric in METRICS and goal.metric is not accuracy:
+        raise UserError(
+            f"evaluate.metric = {metric!r}: the data's targets are classes, not numbers: leave it out, or give the "
+            "targets as numbers with a point (files: regression=True)"
+        )
     value = _called(f"local.loss = {loss!r}", goal.loss, outputs, targets)
     if not isinstance(value, Tensor) or value.dim() or not value.requires_grad:
         raise UserError(

@@ -19,20 +19,34 @@ from fedasmu.data.places import no_directory
 from fedasmu.errors import UserError
 from fedasmu.imports import blame, load
 from fedasmu.measure import IN_PYTHON
+from fedasmu.models.architecture import check_signature
 from fedasmu.models.initialise import seeded
 from fedasmu.seeding import derive
 from fedasmu.settings.config import Config, Data, ModelSettings
+
+DIVIDING = ("split", "alpha", "min_samples", "shards_per_device")  # of the table [data]: who gets what
+
+
+def check_own(settings: Data) -> None:
+    """Data of the user's own are judged on what they bring: silently, that would be the test data."""
+    if settings.held_out:
+        raise UserError(
+            f"data.held_out = {settings.held_out}: cannot hold out a part of data of your own; "
+            "return your validation data as their test data"
+        )
 
 
 def federated_data(config: Config, say: Callable[[str], None]) -> tuple[FederatedData, dict[str, Any]]:
     """The data on their devices, and the options that a text model takes from them."""
     if ":" in config.data.name:
+        check_own(config.data)
+        for key in DIVIDING:
+            if (value := getattr(config.data, key)) != Data.model_fields[key].default:
+                say(f"data.{key} = {value} is not used: data of your own come divided over their devices")
         return _own_data(config.data.name), {}
     dataset = _read(config.data, say)
     if config.data.held_out:
-        kept, held_out = partition.hold_out(
-            dataset.train.targets, config.data.held_out, derive(config.seed, "hold out")
-        )
+        kept, held_out = _held_out(dataset, config.data.held_out, derive(config.seed, "hold out"))
         users = None if dataset.users is None else dataset.users[kept]
         train, test = dataset.train.subset(kept), dataset.train.subset(held_out)
         dataset = replace(dataset, train=train, test=test, users=users)
@@ -46,6 +60,13 @@ def federated_data(config: Config, say: Callable[[str], None]) -> tuple[Federate
     if dataset.vectors is not None:
         words |= {"pretrained": dataset.vectors, "embedding": dataset.vectors.shape[1]}
     return FederatedData(dataset.name, dataset.train, dataset.test, parts, dataset.classes, words=dataset.words), words
+
+
+def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """What is trained on, and what is held out to tune on."""
+    if dataset.overlapping and dataset.users is not None:
+        return partition.hold_out_last(dataset.train.targets, dataset.users, share)
+    return partition.hold_out(dataset.train.targets, share, seed)
 
 
 def expected_data(settings: Data) -> tuple[tuple[int, ...], int, dict[str, Any]]:
@@ -161,6 +182,10 @@ def network(
     """The model with its initial weights, which depend on the seed alone, and on word vectors if there are any."""
     seed = derive(seed, "weights")
     if factory is not None:
+        try:
+            check_signature(getattr(factory, "__qualname__", str(factory)), factory, {})
+        except ValueError as error:
+            raise UserError(f"model: {error}; give what can be, as in model=lambda: Net(10)") from None
         with seeded(seed):
             module = factory()
         if not isinstance(module, nn.Module):

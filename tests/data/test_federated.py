@@ -50,9 +50,30 @@ def test_indices_of_your_own_that_are_none(devices: Any, message: str) -> None:
         FederatedData.of(pairs(4), pairs(4), devices)
 
 
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 1, 2, 2)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_inputs_that_are_no_numbers_are_told_by_the_first(value: float, shape: tuple[int, ...]) -> None:
+    """Every upload would be refused, as if the training had diverged."""
+    good, bad = torch.zeros(shape), torch.zeros(shape)
+    bad[2:].view(-1)[-1] = value
+    bad[2:].view(-1)[0] = value
+    targets = torch.arange(4) % 2
+    for name, train, test in (("train", bad, good), ("test", good, bad)):
+        words = f"{name}: the inputs are not all finite numbers; example 2 is the first"
+        with pytest.raises(UserError, match=f"^{words}"):
+            FederatedData.of((train, targets), (test, targets), [[0, 1]])
+
+
 def test_it_says_what_it_is_in_a_line() -> None:
     told = "<blobs: 300 examples to train on and 100 to test on, of shape 20, on 10 devices>"
     assert repr(replace(blobs(), name="blobs")) == told
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+def test_inputs_of_another_precision_become_those_of_models(precision: torch.dtype) -> None:
+    inputs, targets = pairs(4)
+    data = FederatedData.of((inputs.to(precision), targets), (inputs.to(precision), targets), [[0, 1], [2, 3]])
+    assert data.train.inputs.dtype == data.test.inputs.dtype == torch.float32
 
 
 def test_indices_in_every_form() -> None:

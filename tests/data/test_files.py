@@ -91,6 +91,8 @@ def test_arrays_may_bring_their_test_data(folder: Path) -> None:
 
 def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
     (folder / "odd.csv").write_text("site,a,y\n1,2.0,0\n2,two,1\n")
+    (folder / "old.csv").write_bytes("a,y\n1,0\nü,1\n".encode("latin-1"))
+    (folder / "few.csv").write_text("a,y\n" + "1,0\n2,1\n" * 5)
     (folder / "wide.csv").write_text(f"a,y\n{'1' * 140_000},0\n")
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: from_csv("odd.csv", "y"), "odd.csv, line 3: a = 'two' is not a number"),
@@ -100,7 +102,11 @@ def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
         (lambda: from_csv("measurements.csv", "faulty", devices=10_000), "devices = 10000: there are 720 examples"),
         (lambda: from_csv("measurements.csv", "faulty", devices=2.5), "devices = 2.5"),  # type: ignore[arg-type]
         (lambda: from_csv("measurements.csv", "a", regression=True, test=0), "test: 0 inputs and 0 targets"),
+        (lambda: from_csv("old.csv", "y"), "old.csv: damaged, or not saved as UTF-8: invalid start byte at byte 8"),
+        (lambda: from_csv("few.csv", "y"), "test = 0.2: keeps no example to test on, as no device has more than 1; "),
         (lambda: from_csv("wide.csv", "y"), "wide.csv: damaged: field larger than field limit"),
+        (lambda: from_folder("photos", "site"), "device = 'site': must be a function"),  # type: ignore[arg-type]
+        (lambda: from_folder("photos", lambda file: None), "device gives None for photos"),  # type: ignore[arg-type, return-value]
         (lambda: from_folder("runs"), "no images there; expected a folder for each class"),
         (lambda: from_npz("measurements.csv"), "measurements.csv: no npz file"),
         (lambda: from_npz("nothing.npz"), "nothing.npz: cannot be read: No such file"),
@@ -123,6 +129,7 @@ def test_what_is_wrong_with_files_is_one_sentence(folder: Path) -> None:
         ("site,a,y\n1,2.0,0\n2,1,5,1\n", "t.csv, line 3: 4 values for 3 columns; '1' is in none"),
         ("site,a,a,y\n1,2.0,3.0,0\n", "t.csv, line 1: 2 columns are named 'a'; each needs its own name"),
         ("site,y\n1,0\n2,1\n", "t.csv, line 1: no column but site, y; need at least one of inputs"),
+        ("site;a;y\n1;2,0;0\n", "none of its columns: site;a;y; are they separated by ';'? Need commas"),
         ("\n1,0\n2,1\n", "target = 'y' is none of its columns: it has no names"),
         ("site,a,y\n", "t.csv: it has no rows; need a line of names, and below it a row for each example"),
         ("", "t.csv: it has no rows"),
@@ -146,6 +153,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ({"inputs": inputs[:4], "targets": targets}, "4 inputs and 6 targets; need as many of each"),
         ({"inputs": inputs[:0], "targets": targets[:0], "devices": targets[:0]}, "0 inputs and 0 targets"),
         ({"inputs": inputs, "targets": np.array(1)}, "a.npz: damaged: len() of unsized object"),
+        ({"inputs": inputs * np.nan, "targets": targets}, "a.npz: train: the inputs are not all finite numbers"),
         ({"x": inputs, "targets": targets}, "a.npz: must hold arrays named inputs and targets; it has x, targets"),
         ({"inputs": inputs, "targets": targets.astype(object)}, "a.npz: targets holds Python objects; save numbers"),
         ({"inputs": inputs, "targets": targets, "test_inputs": inputs}, "test_inputs without test_targets; need both"),

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from fedasmu.data import DataError, Description, describe, load
+from fedasmu.run import materials
+from fedasmu.settings.recipe import checked
 
 SENSORS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
 COUNTS = {"train": 40, "test": 20}
@@ -64,6 +66,21 @@ def test_every_person_trains_and_the_last_fifth_is_the_test(folder: Path, level:
     assert np.allclose(data.test.inputs[1].numpy(), [signal("train", at)[9] for at in range(9)], atol=1e-6)
     assert np.allclose(data.train.inputs[6].numpy(), [signal("train", at)[6] for at in range(9)], atol=1e-6)
     assert np.allclose(data.train.inputs[7].numpy(), [signal("train", at)[10] for at in range(9)], atol=1e-6)
+
+
+def test_what_is_held_out_to_tune_on_shares_no_reading_with_what_is_trained_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each window has half of the one before it. A fifth is held out of the 7 that each person has of an activity."""
+    dataset = load(small(), folder)
+    place = {float(window.sum()): at for at, window in enumerate(dataset.train.inputs)}
+    monkeypatch.setattr(materials, "_read", lambda settings, say: dataset)
+    recipe = {"algorithm": "fedavg", "data": {"name": "uci-har", "split": "user", "held_out": 0.2}}
+    data, _ = materials.federated_data(checked(recipe), print)
+    train, held = (sorted(place[float(window.sum())] for window in one.inputs) for one in (data.train, data.test))
+    assert held == [6, 13, 20, 27, 34, 41]
+    assert train == [at for at in range(42) if at % 7 < 5]
+    assert [len(shard) for shard in data.shards] == [10, 10, 10]
 
 
 GYRO = "train/Inertial Signals/body_gyro_y_train.txt"

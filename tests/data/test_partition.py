@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from fedasmu.data.partition import Parts, by_user, dirichlet, equal_dirichlet, hold_out, iid, shards
+from fedasmu.data.partition import Parts, by_user, dirichlet, equal_dirichlet, hold_out, hold_out_last, iid, shards
 from fedasmu.data.split_summary import draw, summary
 
 Split = Callable[[Tensor, int, int], Parts]
@@ -115,14 +115,13 @@ def test_a_usual_split_needs_no_repair() -> None:
     assert min(map(len, parts)) >= 10
 
 
-@pytest.mark.timeout(10)
-def test_a_thousand_devices() -> None:
+def test_a_thousand_devices_share_all_that_there_is() -> None:
     targets = balanced(10, 60_000)
-    for alpha in (0.1, 0.5):
-        dirichlet(targets, 1_000, alpha, 0)
-        equal_dirichlet(targets, 1_000, alpha, 0)
-    iid(targets, 1_000, 0)
-    shards(targets, 1_000, 2, 0)
+    skewed = [split(targets, 1_000, alpha, 0) for alpha in (0.1, 0.5) for split in (dirichlet, equal_dirichlet)]
+    for split in (*skewed, iid(targets, 1_000, 0), shards(targets, 1_000, 2, 0)):
+        assert len(split) == 1_000
+        assert min(map(len, split)) > 0
+        assert len(set(torch.cat(split).tolist())) == sum(map(len, split)) == 60_000
 
 
 def test_alpha_orders_the_skew() -> None:
@@ -176,6 +175,19 @@ def test_hold_out_takes_the_same_share_of_each_class(counts: list[int], fraction
     assert all(torch.equal(a, b) for a, b in zip(hold_out(targets, fraction, seed), (train, held), strict=True))
 
 
+def test_what_overlaps_is_held_out_behind_a_gap_by_hand() -> None:
+    """Windows in the order of time: user 5 has two activities, user 2 one."""
+    users = torch.tensor([5] * 10 + [5] * 4 + [2] * 6)
+    targets = torch.tensor([1] * 10 + [0] * 4 + [1] * 6)
+    train, held = hold_out_last(targets, users, 0.3)
+    assert held.tolist() == [7, 8, 9, 13, 19]  # 3 of 10, 1 of 4, 1 of 6
+    assert train.tolist() == [0, 1, 2, 3, 4, 5, 10, 11, 14, 15, 16, 17]
+    train, held = hold_out_last(targets, users, 0.05)  # nobody has twenty of a kind
+    assert (train.tolist(), held.tolist()) == (list(range(20)), [])
+    _, held = hold_out_last(torch.zeros(1005, dtype=torch.int64), torch.zeros(1005), 1 / 5)
+    assert len(held) == 201
+
+
 TEN = balanced(2, 10)
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no devices": (lambda: iid(TEN, 0, 0), "devices = 0 is not allowed: it must be at least 1"),
@@ -201,6 +213,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no shards": (lambda: shards(TEN, 5, 0, 0), "per_device = 0 is not possible"),
     "more devices than users": (lambda: by_user(TEN, 3), "devices = 3 is not possible: the data set has 2 users"),
     "fraction": (lambda: hold_out(TEN, 1.0, 0), "fraction = 1.0 is not allowed: it must be between 0 and 1"),
+    "fraction 0": (lambda: hold_out_last(TEN, TEN, 0.0), "fraction = 0.0 is not allowed: it must be between 0 and 1"),
 }
 
 

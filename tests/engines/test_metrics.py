@@ -202,6 +202,7 @@ def classes(outputs: Tensor, targets: Tensor) -> Tensor:
         ({}, {"loss": lambda outputs: outputs}, "local.loss = 'given-in-python/loss' failed: TypeError"),
         ({"algorithm": {"name": "moon"}}, {"loss": "mse"}, "local.loss = 'mse': moon has a loss of its own"),
         ({"local": {"loss": "mse"}}, {}, "local.loss = 'mse': the data's targets are classes, not numbers"),
+        ({"evaluate": {"metric": "rmse"}}, {}, "evaluate.metric = 'rmse': the data's targets are classes, not numbers"),
         ({"local": {"loss": "mse", "calibrate": True}}, {}, "cross-entropy that can be calibrated; not mse"),
         (
             {"local": {"calibrate": True}, "algorithm": {"name": "moon"}},
