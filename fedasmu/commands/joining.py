@@ -29,7 +29,10 @@ def join(
     ],
     invite: Annotated[str, typer.Option(metavar="fa1...", help="Needed when a device joins for the first time.")] = "",
     state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="What the device keeps: its key, memory and unsent upload.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="What the device keeps: its key, memory and unsent upload; fedasmu-device unless given."
+        ),
     ] = None,
     name: Annotated[str, typer.Option(help="What the device is called on the server.")] = "",
     model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Your own model, if the recipe has one.")] = "",

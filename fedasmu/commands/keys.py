@@ -85,5 +85,8 @@ def rotate(
         certificate.switch(folder.keys)
         say(f"switched; restart the server with: fedasmu serve --resume {directory}")
         return
-    certificate.make(folder.keys, certificate.NEXT, {folder.host, "localhost"})
-    say("the next certificate is announced to devices; when all have said hello, run it again with --now")
+    announced = (folder.keys / f"{certificate.NEXT}.pem").exists()
+    if not announced:  # another one would shut out who knows that one alone
+        certificate.make(folder.keys, certificate.NEXT, {folder.host, "localhost"})
+    told = "already" if announced else "to devices"
+    say(f"the next certificate is announced {told}; when all have said hello, run it again with --now")

@@ -61,7 +61,8 @@ def switch(folder: Path) -> None:
     if not (folder / f"{NEXT}.pem").exists():
         raise UserError("there is no next certificate: run `fedasmu keys rotate DIR` first, and give devices time")
     for ending in ("key", "pem"):  # the server reads them when it starts
-        (folder / f"{NEXT}.{ending}").replace(folder / f"{CURRENT}.{ending}")
+        if (following := folder / f"{NEXT}.{ending}").exists():  # not the key, where a kill came between the two
+            following.replace(folder / f"{CURRENT}.{ending}")
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:

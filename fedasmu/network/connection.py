@@ -89,7 +89,7 @@ class Connection:
         try:
             data = self._read(reply, largest, heard)
             pause = reply.headers.get("Retry-After", "0")
-            return Reply(reply.status, data, min(float(pause), 600.0) if pause.isdigit() else 0.0)
+            return Reply(reply.status, data, min(float(pause), 600.0) if pause.isdecimal() else 0.0)
         finally:
             reply.release_conn()
 
@@ -134,9 +134,9 @@ class Connection:
     def _stranger(self, error: str) -> str:
         if self.pins[0] != PUBLIC:
             return (
-                "shows another certificate than the invite's: the address is another server's, or somebody stands "
-                "between. If the server's certificate was renewed, ask for a new invite, and delete server.json in "
-                "this device's state folder before it joins with that"
+                "shows another certificate than the invite's, or than the state folder knows from an earlier run: the "
+                "address is another server's, or somebody stands between. For another server give another --state; if "
+                "this one's certificate was renewed, ask for a new invite, and delete server.json in the state folder"
             )
         reason = re.search(r"verify failed: (.*?)(?: \(_ssl|$)", error)
         return (

@@ -104,12 +104,13 @@ class Coordinator:
 
     def start(self, devices: list[int], now: float) -> list[Task]:
         """Start these devices. Those that have said to hold another model than the server knows of get a whole one."""
-        told = {device: self.present.pop(device) for device in devices if device in self.present}
-        without = [device for device, holds in told.items() if self.server.transfer.label(device) != holds]
+        known = self.server.transfer.label
+        without = [device for device in devices if self.present.get(device, known(device)) != known(device)]
         forget: dict[str, Any] = {"forget": without} if without else {}
         self.acts.do("start", now, devices=devices, **forget)
         tasks = [self.server.ledger[self.acts.tasks[device]].task for device in devices]
         for task in tasks:
+            self.leave(task.device)
             self.leases.grant(task.id, task.device, now)
         return tasks
 

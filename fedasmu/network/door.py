@@ -14,13 +14,12 @@ import fedasmu
 from fedasmu.network import wire
 from fedasmu.network.deadline import DEVICE
 from fedasmu.network.keys import content_digest, decoded, enrol_text, hello_text, rekey_text, request_text, verified
-from fedasmu.network.listener import Bucket
+from fedasmu.network.listener import Buckets
 from fedasmu.network.register import Refused, Register, Seat
 from fedasmu.network.visits import Challenges, Visits
 
 DIGEST = re.compile(r"sha-256=:[A-Za-z0-9+/]{43}=:")
 TABLE = 4096  # bytes of a greeting or an enrolment
-ADDRESSES = 10_000  # that are remembered
 
 
 class Problem(Exception):
@@ -44,7 +43,7 @@ class Door:
     def __init__(self, run: str, register: Register, clock: Callable[[], float], max_examples: int) -> None:
         self.run, self.register, self.clock, self.max_examples = run, register, clock, max_examples
         self.challenges, self.visits = Challenges(), Visits()
-        self._buckets: dict[tuple[str, object], Bucket] = {}
+        self.buckets = Buckets()
         self.seats: dict[bytes, Seat] = {}
         self._changes = -1
         self.reload()
@@ -158,11 +157,7 @@ class Door:
         return examples
 
     def _limit(self, what: str, who: object, rate: float, burst: float) -> None:
-        if len(self._buckets) > ADDRESSES:
-            self._buckets.clear()
-        now = self.clock()
-        bucket = self._buckets.setdefault((what, who), Bucket(rate, burst, burst, now))
-        if not bucket.take(now):
+        if not self.buckets.take((what, who), rate, burst, self.clock()):
             raise Problem(429, "slow-down", "too many requests; come back a little later", pause=1)
 
 
@@ -172,7 +167,7 @@ async def body(request: Request, lengths: range, digest: str | None = None, data
     announced = request.headers.get("content-length")
     if announced is None or "transfer-encoding" in request.headers:
         raise Problem(411, "length", "a body needs its length in front")
-    if not announced.isdigit() or len(data) + int(announced) not in lengths:
+    if not announced.isdecimal() or len(data) + int(announced) not in lengths:
         raise Problem(413, "length", f"a body must have {lengths.start} to {lengths.stop - 1} bytes here")
     async for chunk in request.stream():
         data += chunk

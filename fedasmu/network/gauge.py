@@ -78,7 +78,8 @@ class Gauge:
     def look(self, door: Door, now: float, over: bool = False) -> None:
         """Write how things stand, if it is time to. The end of the run is always written."""
         clock = time.monotonic()
-        if clock - self._written < PAUSE * (1 + len(door.seats) / 1000) and not over:
+        size = len(door.seats) + len(self.coordinator.presence)  # of what is written: the more, the less often
+        if clock - self._written < PAUSE * (1 + size / 1000) and not over:
             return
         self._written = clock
         with contextlib.suppress(OSError):  # a full disk must not stop what only tells

@@ -85,7 +85,7 @@ class Leases:
         if now < self._soonest:
             return []
         ends = sorted((self._end(lease), lease.task) for lease in self._leases.values())
-        self._soonest = next((end for end, _ in ends if end > now), math.inf)
+        self._soonest = ends[0][0] if ends else math.inf  # also of one that is over: a full disk may keep it
         return [task for end, task in ends if end <= now]
 
     def due(self) -> float:

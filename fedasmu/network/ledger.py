@@ -244,5 +244,5 @@ class Ledger:
 
 def segments(directory: Path) -> list[tuple[int, Path]]:
     """The number of each segment's first act, and its file."""
-    paths = (path for path in directory.glob("*.log") if path.stem.isdigit())
+    paths = (path for path in directory.glob("*.log") if path.stem.isdecimal())
     return sorted((int(path.stem), path) for path in paths)

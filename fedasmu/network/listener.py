@@ -24,29 +24,52 @@ TLS_BUFFER = 32 * 1024  # for each connection; asyncio's own is 256 kB
 
 @dataclass(slots=True)
 class Bucket:
-    """New connections of one address: so many a second, with some at once."""
+    """So many a second, with some at once."""
 
-    rate: float = 20.0
-    burst: float = 100.0
-    tokens: float = 100.0
+    rate: float
+    burst: float
+    tokens: float
     time: float = 0.0
 
+    def filled(self, now: float) -> float:
+        return min(self.burst, self.tokens + (now - self.time) * self.rate)
+
     def take(self, now: float) -> bool:
-        self.tokens = min(self.burst, self.tokens + (now - self.time) * self.rate)
-        self.time = now
+        self.tokens, self.time = self.filled(now), now
         if self.tokens < 1:
             return False
         self.tokens -= 1
         return True
 
 
+class Buckets:
+    """One for each who. Of many, those that are full again are forgotten: a new one is as full, so no limit is lost."""
+
+    MANY = 10_000
+
+    def __init__(self) -> None:
+        self._of: dict[object, Bucket] = {}
+        self._most = self.MANY
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def take(self, who: object, rate: float, burst: float, now: float) -> bool:
+        if len(self._of) > self._most:
+            self._of = {one: bucket for one, bucket in self._of.items() if bucket.filled(now) < bucket.burst}
+            self._most = max(self.MANY, 2 * len(self._of))
+        return self._of.setdefault(who, Bucket(rate, burst, burst, now)).take(now)
+
+
 class Gate:
     """How many connections an address may open. 0: any number."""
+
+    RATE, BURST = 20.0, 100.0
 
     def __init__(self, per_address: int) -> None:
         self.per_address = per_address
         self.open: Counter[str] = Counter()
-        self._buckets: dict[str, Bucket] = {}
+        self.buckets = Buckets()
         self.total = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES)
 
     def admits(self, address: str, now: float) -> bool:
@@ -54,10 +77,7 @@ class Gate:
             return False
         if not self.per_address:
             return True
-        if len(self._buckets) > 10_000:
-            self._buckets = {one: bucket for one, bucket in self._buckets.items() if now - bucket.time < 10}
-        bucket = self._buckets.setdefault(address, Bucket(time=now))
-        return self.open[address] < self.per_address and bucket.take(now)
+        return self.open[address] < self.per_address and self.buckets.take(address, self.RATE, self.BURST, now)
 
 
 def bound(host: str, port: int, option: str = "--listen ADDRESS:PORT") -> socket.socket:

@@ -80,6 +80,8 @@ def examples(given: Source, name: str = "data") -> tuple[Inputs, Tensor]:
     """The device's data as tensors, if they can be that; texts stay texts."""
     try:
         inputs, targets = given()
+        if isinstance(targets, np.ndarray) and targets.dtype.kind in "US":
+            raise UserError(f"{name}: targets are texts; must be whole numbers, the run's classes from 0 on")
         inputs, targets = _inputs(inputs), torch.as_tensor(targets)
         counts = len(inputs), len(targets)
     except UserError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-Window = tuple[int, float, float]  # device, from, until
+from fedasmu.run.measured import Window
 
 
 class Presence:
@@ -16,6 +16,10 @@ class Presence:
         self.seen: dict[int, float] = {}  # when a device last gave a sign of life
         self._since: dict[int, float] = {}  # when its window began
         self._closed: list[Window] = []
+
+    def __len__(self) -> int:
+        """How many windows there are."""
+        return len(self._closed) + len(self._since)
 
     def sign(self, device: int, now: float) -> None:
         if device not in self.seen or now - self.seen[device] > self.silence:

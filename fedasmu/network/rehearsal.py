@@ -42,10 +42,10 @@ def simulated(world: World, directory: Path) -> list[Line]:
     driver = simulator(world, fleet_of(world), Inline(world.trainer.perform), record)
     tape = Tape(driver.desk)
     driver.begin()
-    while not driver.finished:
+    while (ended := driver.ended) is None:
         driver.step()
     driver.finish()
-    conclude(world, driver, directory, "uploads", "inline", time.monotonic() - began)
+    conclude(world, driver, directory, ended, "inline", time.monotonic() - began)
     return tape.lines
 
 

@@ -104,7 +104,7 @@ class Service:
 
     async def fresh(self, request: Request, signed: Signed) -> Response:
         ask = request.query_params.get("ask", "0")
-        if not ask.isdigit() or len(ask) > 9:
+        if not ask.isdecimal() or len(ask) > 9:
             raise Problem(400, "ask", "ask must be a number")
         task = task_of(request)
         asks = self.coordinator.acts.asks

@@ -42,6 +42,7 @@ DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
 TICK = 0.25  # seconds, at most, between two looks at the time
 ROOM = 2.0  # seconds between two looks whether a full disk has room again
 LINGER = 90.0  # seconds after the end, for devices to hear of it
+SOON = 2.0  # of these, in which those who are at work have heard of it
 BODY = 1 << 14  # bytes of a request besides a model
 
 
@@ -179,12 +180,17 @@ class Serving:
 
     async def _say_goodbye(self, service: Service) -> None:
         """Devices that are still at work come back and are told that the run is over."""
-        until = time.monotonic() + self.linger  # longer than a device's longest pause between two attempts
-        while time.monotonic() < until and not self.stopping.is_set():
-            if self.linger <= LINGER and service.told_over >= {
-                seat.seat for seat in service.door.seats.values() if seat.revoked is None
-            }:
+        begun, said = time.monotonic(), False
+        until = begun + self.linger  # longer than a device's longest pause between two attempts
+        while (now := time.monotonic()) < until and not self.stopping.is_set():
+            seats = {seat.seat for seat in service.door.seats.values() if seat.revoked is None}
+            missing = seats - service.told_over
+            if self.linger <= LINGER and not missing:
                 return
+            if now >= begun + SOON and not said:
+                said = True
+                wait = f"waiting for {len(missing)} of {len(seats)} devices to hear so, {self.linger:.0f} s at most"
+                self.say(f"the run is over; {wait if self.linger <= LINGER else 'staying to tell so'}; Ctrl-C ends it")
             await asyncio.sleep(0.05)
 
     def _conclude(self) -> None:

@@ -27,6 +27,7 @@ from fedasmu.network.folder import Shown
 from fedasmu.network.listener import bound
 from helpers.federation import Federation
 from helpers.said import said
+from helpers.served import eventually
 
 DAY = datetime.timedelta(days=1)
 
@@ -153,6 +154,29 @@ def test_what_does_not_go_together_is_said(tmp_path: Path) -> None:
     assert "cannot be used for TLS" in said("serve", "quickstart", *both)
     proxied_run = Known(tmp_path, Shown(name="fl.example"))
     assert "renew it there" in said("keys", "rotate", str(proxied_run.path))
+
+
+@pytest.mark.parametrize(
+    ("linger", "word"), [(20.0, "of 2 devices to hear so, 20 s at most"), (float("inf"), "staying to tell so")]
+)
+def test_a_server_says_what_it_waits_for_when_the_run_is_over(
+    linger: float, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedasmu.network.serving.SOON", 0.0)
+    heard: list[str] = []
+    federation = Federation(tmp_path, stop={"uploads": 4})
+    federation.linger = linger
+    federation.start()
+    federation.serving.say = heard.append
+    away, working = federation.device(0), federation.device(1)
+    away.join()
+    federation.work(working).join(120)
+    assert eventually(lambda: heard)
+    assert len(heard) == 1
+    assert heard[0].startswith("the run is over; ")
+    assert heard[0].endswith(f"{word}; Ctrl-C ends it")
+    federation.stop()
+    assert federation.ended
 
 
 def test_a_server_that_stays_tells_whoever_comes_late(tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     status = troubles.pop() if troubles else 200
     greeting = {"run": "r1", "challenge": "c", "wire": [1 if scope["path"] != "/old/v1/hello" else 9], "fedasmu": "9.9"}
     reply = bytes(2 << 20) if scope["path"] == "/large" else json.dumps(greeting).encode()
-    fields = [(b"content-length", str(len(reply)).encode()), (b"retry-after", b"0")]
+    fields = [
+        (b"content-length", str(len(reply)).encode()),
+        (b"retry-after", b"\xb2" if scope["path"] == "/squared" else b"0"),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": reply})
 
@@ -88,6 +91,10 @@ def test_it_tries_again_until_it_is_heard_and_says_so_once(server: Served, tmp_p
     assert made(server, tmp_path, say=said.append).request("GET", "/v1/task").status == 200
     assert len(seen) == 5
     assert len(said) == 1
+
+
+def test_a_pause_that_is_no_number_is_none(server: Served, tmp_path: Path) -> None:
+    assert made(server, tmp_path).request("GET", "/squared").pause == 0.0, "a small 2 is a digit, and no number"
 
 
 def test_what_the_server_refuses_is_an_answer(server: Served, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import torch
 from fedasmu.network import wire
 from fedasmu.network.acts import Rebuild
 from fedasmu.network.coordinator import DELIVERIES, Gone
+from fedasmu.network.ledger import DiskFull
+from fedasmu.network.segment import Act
 from fedasmu.protocol import Report
 from helpers.place import LEASE, OFFER, Place, started
 
@@ -91,6 +93,25 @@ def test_without_a_sign_of_life_a_task_is_lost_with_its_offer_and_then_with_its_
     assert coordinator.server.counters.lost == 3
     with pytest.raises(Gone):
         coordinator.deliver(*living, b"", {}, 90.0)
+
+
+def test_what_a_full_disk_has_no_room_for_is_done_when_it_has(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(act: Act) -> int:
+        raise DiskFull
+
+    coordinator = place.coordinator
+    coordinator.arrive(4, 0.0)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(place.ledger, "append", full)
+        with pytest.raises(DiskFull):
+            coordinator.advance(0.0)
+    assert [task.device for task in coordinator.advance(1.0)] == [4], "it has not hung up"
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(place.ledger, "append", full)
+        with pytest.raises(DiskFull):
+            coordinator.advance(100.0)
+    coordinator.advance(100.0)
+    assert not coordinator.server.ledger, "it is late, and nobody else's lease ends later"
 
 
 def test_a_request_for_a_fresh_model_is_answered_once_and_repeated_for_nothing(place: Place) -> None:

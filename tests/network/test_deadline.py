@@ -14,7 +14,7 @@ import pytest
 
 from fedasmu.errors import UserError
 from fedasmu.network.deadline import BUFFER, DEVICE, Deadlined, Patience
-from fedasmu.network.listener import TLS_BUFFER, Bucket, Gate, bound
+from fedasmu.network.listener import TLS_BUFFER, Bucket, Buckets, Gate, bound
 from fedasmu.network.replies import Framed
 from helpers.served import HOST, Served, eventually, served, trusting
 
@@ -223,7 +223,21 @@ def test_the_gate_forgets_addresses_that_are_gone() -> None:
     gate = Gate(per_address=5)
     for number in range(20_000):
         assert gate.admits(str(number), now=float(number))
-    assert len(gate._buckets) <= 10_001
+    assert len(gate.buckets) <= 10_001
+
+
+def test_whoever_has_used_up_a_limit_is_not_forgotten_in_a_crowd() -> None:
+    buckets = Buckets()
+    assert [buckets.take("greedy", 1.0, 2.0, now=0.0) for _ in range(3)] == [True, True, False]
+    for number in range(30_000):
+        assert buckets.take(number, 1.0, 2.0, now=0.5)
+    assert not buckets.take("greedy", 1.0, 2.0, now=0.9)
+    assert buckets.take("greedy", 1.0, 2.0, now=1.9)
+    assert len(buckets) == 30_001
+    assert buckets.take("another", 1.0, 2.0, now=100.0)
+    for number in range(20_000):
+        assert buckets.take(f"later {number}", 1.0, 2.0, now=100.0 + number)
+    assert len(buckets) < 25_000
 
 
 def test_a_port_in_use_is_a_sentence() -> None:

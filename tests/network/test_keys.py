@@ -96,6 +96,10 @@ def test_the_next_certificate_is_announced_and_then_takes_its_place(tmp_path: Pa
     assert certificate.pins(tmp_path) == [first, second]
     certificate.switch(tmp_path)
     assert certificate.pins(tmp_path) == [second]
+    third = certificate.make(tmp_path, certificate.NEXT, ["localhost"])
+    (tmp_path / f"{certificate.NEXT}.key").replace(tmp_path / f"{certificate.CURRENT}.key")  # and then it was killed
+    certificate.switch(tmp_path)
+    assert certificate.pins(tmp_path) == [third]
     certificate.server_context(tmp_path / "current.pem", tmp_path / "current.key")
 
 

@@ -35,7 +35,7 @@ INVITE = str(Invite.new(bytes([7]) * 32))
 
 def test_serve(tmp_path: Path) -> None:
     assert "either a recipe or --resume" in said("serve")
-    for wrong in ("8443", "host:", ":x", "1.2.3.4:99999"):
+    for wrong in ("8443", "host:", ":x", "host:²", "1.2.3.4:99999"):
         assert f"--listen {wrong}: write it as ADDRESS:PORT" in said("serve", "quickstart", "--listen", wrong)
     taken = bound("127.0.0.1", 0)
     address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -144,6 +144,9 @@ def test_keys_are_listed_revoked_and_rotated(tmp_path: Path) -> None:
     assert "revoked" in keys("list")
     before = federation.folder.pins()
     assert "announced to devices" in keys("rotate")
+    announced = federation.folder.pins()
+    assert "announced already" in keys("rotate")
+    assert federation.folder.pins() == announced
     assert "restart the server" in keys("rotate", "--now")
     assert federation.folder.pins() != before
 
@@ -156,6 +159,7 @@ X, Y = np.zeros((4, 20), np.float32), np.zeros(4, np.int64)
     [
         ("targets must be whole numbers, one for each input; these are float64 of shape (4,)", {"targets": Y + 3.5}),
         ("targets must be whole numbers, one for each input; these are int64 of shape (4, 1)", {"targets": Y[:, None]}),
+        ("targets are texts; must be whole numbers, the run's classes from 0 on", {"targets": np.array(["a"] * 4)}),
         ("4 inputs and 3 targets; need as many of each", {"targets": Y[:3]}),
         ("holds no examples", {"inputs": X[:0], "targets": Y[:0]}),
         ("must give (inputs, targets) as arrays: len() of a 0-d tensor", {"targets": Y[0]}),

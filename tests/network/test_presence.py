@@ -10,6 +10,7 @@ def test_a_device_that_is_silent_for_long_was_away() -> None:
     for device, now in ((1, 5.0), (2, 6.0), (1, 50.0), (1, 110.0), (1, 171.0), (1, 180.0)):
         presence.sign(device, now)
     assert sorted(presence.windows(190.0)) == [(1, 5.0, 110.0), (1, 171.0, 190.0), (2, 6.0, 6.0)]
+    assert len(presence) == 3
     assert presence.alive(180.0, 60.0) == 1
     assert presence.alive(180.0, 200.0) == 2
 

@@ -50,3 +50,11 @@ def test_devices_measure_over_the_network_what_they_measure_in_the_simulation(tm
     federation.run()
     assert differing(tmp_path / "simulated", federation.path) == []
     assert Result(federation.path).curve["device_accuracy"][-1] > 0.5
+
+
+def test_a_simulation_to_be_played_says_what_ended_it(tmp_path: Path) -> None:
+    federation = Federation(
+        tmp_path, data=blobs(devices=5), algorithm={"name": "fedasync"}, stop={"uploads": 1000, "time": 50.0}
+    )
+    simulated(federation.world, tmp_path / "simulated")
+    assert Result(tmp_path / "simulated").summary["ended"] == "time"

@@ -134,6 +134,11 @@ def test_a_task_of_another_device_is_gone(federation: Federation, task: int, tmp
             assert signed(thief, method, f"/v1/tasks/{number}/{path}", sent).status == 410
 
 
+def test_a_number_in_a_request_that_is_none_is_said_to_be_none(honest: Client, task: int) -> None:
+    for ask in ("-1", "1.0", "%C2%B2", "1" * 10):
+        assert signed(honest, "POST", f"/v1/tasks/{task}/fresh?ask={ask}").status == 400
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [
