@@ -6,6 +6,7 @@ temporary name and then renamed; the one before it is kept in case the newest is
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -41,6 +42,7 @@ TYPES = {  # as safetensors calls them
     torch.bool: "BOOL",
     torch.complex64: "C64",
 }
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # of a file: others, as EMFILE, may pass
 FORMAT = 5  # of the tree and its files: one of another format is refused, not guessed at
 
 
@@ -83,7 +85,7 @@ def _put(state: Frozen, directory: Path) -> None:
 
 
 def read(directory: Path, words: Words = WORDS) -> Any:
-    """The tree again. Whatever is damaged is a ValueError; one of another format is refused."""
+    """The tree again. Whatever is damaged is a ValueError; one of another format is refused. An OSError may pass."""
     try:
         text = (directory / "state.json").read_bytes()
         data = (directory / "tensors.safetensors").read_bytes()
@@ -91,6 +93,8 @@ def read(directory: Path, words: Words = WORDS) -> Any:
             raise ValueError("the digest does not match")
         state = unpack(text, safetensors.torch.load(data), words)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
+        if _may_pass(error):
+            raise
         raise ValueError(f"{directory}: {error}") from None
     found = state.get("format", 1) if isinstance(state, dict) else None
     if found != FORMAT:
@@ -118,7 +122,7 @@ def load(directory: Path, say: Callable[[str], None], check: Callable[[Any], Non
     """The newest readable checkpoint, or None if there is none at all. Says which ones it had to pass over.
 
     Those are then removed, so that they do not take the place of good ones. `check` raises a ValueError or an OSError
-    if what the checkpoint refers to is damaged.
+    if what the checkpoint refers to is damaged. What only cannot be read today is neither: that is an OSError.
     """
     damaged: list[Path] = []
     for path in reversed(_numbered(directory)):
@@ -126,6 +130,8 @@ def load(directory: Path, say: Callable[[str], None], check: Callable[[Any], Non
             tree = read(path)
             check(tree)
         except (ValueError, OSError) as error:
+            if _may_pass(error):
+                raise
             say(f"damaged checkpoint, falling back to the one before it: {error}")
             damaged.append(path)
             continue
@@ -137,6 +143,10 @@ def load(directory: Path, say: Callable[[str], None], check: Callable[[Any], Non
     return None
 
 
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno not in DAMAGE
+
+
 def _digest(text: bytes, data: bytes) -> bytes:
     """Of both, one after the other, without a copy of them: a server in flight with many devices has large ones."""
     digest = sha256(text)
@@ -145,7 +155,7 @@ def _digest(text: bytes, data: bytes) -> bytes:
 
 
 def _numbered(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("*") if path.name.isdigit())
+    return sorted(path for path in directory.glob("*") if path.name.isdecimal())
 
 
 def _laid_out(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:

@@ -124,7 +124,7 @@ class Shelf:
         for name in state["files"].values():
             _check_name(name)
         self._files, self._written = dict(state["files"]), int(state["written"])
-        self._small = _parted(state.get("small", []))
+        self._small = _parted(state["small"])
         # Another checkpoint may be there, and files of none: with the next one they go.
         there = {path.name for path in self.directory.glob("*") if NAME.fullmatch(path.name)}
         self._kept.extend([there, set(self._files.values())])

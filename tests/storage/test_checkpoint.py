@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,27 @@ def test_damage_falls_back_to_the_one_before_and_says_so(damage: Any, tmp_path: 
     assert len(messages) == 1
     assert "damaged checkpoint, falling back" in messages[0]
     assert str(newest) in messages[0]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
+def test_what_cannot_be_read_today_is_not_damaged(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save({"n": 10}, tmp_path)
+    checkpoint.save({"n": 11}, tmp_path)
+    refuse = raising(OSError(number, os.strerror(number)))
+    with pytest.raises(OSError, match=os.strerror(number)):
+        checkpoint.load(tmp_path, print, check=refuse)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            said(tmp_path)
+    assert said(tmp_path) == ({"n": 11}, [])
+
+
+def raising(error: Exception) -> Any:
+    def refuse(path: Any) -> None:
+        raise error
+
+    return refuse
 
 
 def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> None:
