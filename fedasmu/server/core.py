@@ -17,7 +17,7 @@ from fedasmu.protocol import Model, Report, Task, Upload
 from fedasmu.schedule import Schedule
 from fedasmu.seeding import derive
 from fedasmu.server.idle import Idle
-from fedasmu.server.inspection import note_of, noted
+from fedasmu.server.inspection import next_vector, note_of, noted
 from fedasmu.server.transfer import Transfer, Whole, arriving, sent
 
 
@@ -211,7 +211,8 @@ class Server:
         uploads, self.waiting = self.waiting, []
         result = self.aggregator.aggregate(self.model, uploads)
         self._check_intact([self.model, *(upload.base for upload in uploads)])
-        self.model = Model(self.model.version + 1, result.vector)
+        vector = next_vector(result, self.model.vector, type(self.aggregator))
+        self.model = Model(self.model.version + 1, vector)
         return Aggregation(self.model.version, uploads, result.weights, dict(result.details))
 
     def state(self) -> dict[str, Any]:

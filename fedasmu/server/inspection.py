@@ -1,4 +1,7 @@
-"""What an upload must be before a method sees it: a model of the right kind, and a note of the method's own type."""
+"""What an upload must be before a method sees it: a model of the right kind, and a note of the method's own type.
+
+And what a method must give, before a device is sent it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedasmu.algorithms.base import Aggregate, Aggregator
 from fedasmu.encoding.note import of_table
+from fedasmu.errors import DeviceError
 from fedasmu.protocol import Report
 
 LARGEST = 1e15  # of an upload's numbers: squares of differences, summed over a whole model, are still finite
@@ -41,3 +46,21 @@ def is_sound(report: Report, current: Tensor) -> bool:
         return True
     smallest, largest = torch.aminmax(vector)  # one quick pass; a NaN anywhere makes both NaN
     return smallest.item() >= -LARGEST and largest.item() <= LARGEST
+
+
+def next_vector(result: object, current: Tensor, method: type[Aggregator]) -> Tensor:
+    """Of what a method made of its uploads. Raises DeviceError where that is no model like the current one.
+
+    This is looked at with each upload, so words are made only where they are needed.
+    """
+    vector: object = result.vector if isinstance(result, Aggregate) else None
+    if isinstance(vector, Tensor) and vector.dtype == current.dtype and vector.shape == current.shape:
+        return vector
+    if not isinstance(result, Aggregate):
+        given = f"a {type(result).__name__}, not an Aggregate"
+    elif not isinstance(vector, Tensor):
+        given = f"a vector that is a {type(vector).__name__}, not a tensor"
+    else:
+        theirs, ours = (f"{one.dtype} {tuple(one.shape)}" for one in (vector, current))
+        given = f"a vector of {theirs}; the model's is of {ours}"
+    raise DeviceError(None, f"{method.__qualname__}.aggregate gave {given}")

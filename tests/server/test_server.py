@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -208,6 +209,35 @@ def test_a_method_that_writes_into_the_global_model_is_caught() -> None:
     server.aggregator = Spoiling()
     task = server.tick()[0]
     with pytest.raises(DeviceError, match=r"version 0 of the global model was written into.*Spoiling"):
+        server.receive(task.id, task.device, report())
+
+
+class Giving(Plus):
+    """Gives what it was made with."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+    def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
+        return self.result  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (None, "gave a NoneType, not an Aggregate"),
+        (torch.zeros(3), "gave a Tensor, not an Aggregate"),
+        (Aggregate([0.0] * 3, [1.0]), "gave a vector that is a list, not a tensor"),  # type: ignore[arg-type]
+        (Aggregate(torch.zeros(2), [1.0]), "gave a vector of torch.float32 (2,); the model's is of torch.float32 (3,)"),
+        (Aggregate(torch.zeros(3, dtype=torch.float64), [1.0]), "gave a vector of torch.float64 (3,)"),
+    ],
+)
+def test_a_method_whose_next_model_is_none_is_named(result: Any, words: str) -> None:
+    server = a_server()
+    server.aggregator = Giving(result)
+    task = server.tick()[0]
+    with pytest.raises(DeviceError, match=re.escape(f"Giving.aggregate {words}")):
         server.receive(task.id, task.device, report())
 
 
