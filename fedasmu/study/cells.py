@@ -17,7 +17,7 @@ from fedasmu.run.start import start_of, vouched
 from fedasmu.settings.config import Config
 from fedasmu.settings.recipe import key_of, load, override, parse, read
 from fedasmu.storage.record import BEFORE
-from fedasmu.study.variants import Variant
+from fedasmu.study.variants import Variant, check_left_to_studies
 
 STRAY = BEFORE | {"fleet.csv", "error.txt"}  # of a run that was killed before it began
 Stage = Literal["new", "begun", "finished"]
@@ -97,8 +97,8 @@ def cells(
     """
     load(recipe, allow_code=allow_code)  # what is wrong with the file itself shows here
     table = read(recipe)
-    if any(key_of(change) in ("algorithm", "algorithm.name") for change in overrides):
-        raise UserError(f"{option} algorithm.name: the list of methods says which ones run; leave this out")
+    for key in map(key_of, overrides):
+        check_left_to_studies("algorithm.name" if key == "algorithm" else key, option)
     grid = []
     for seed in seeds:
         for variant in variants:

@@ -12,7 +12,7 @@ from fedasmu.report.lessons import decided
 from fedasmu.report.standing import Standing, paired
 from fedasmu.report.tables import Grid
 from fedasmu.run.result import Result
-from fedasmu.study.paper import EVERY, Claim, claims, gain
+from fedasmu.study.paper import EVERY, NEXT_TO_NONE, Claim, claims, gain
 from fedasmu.study.studies import Part, Study
 
 Found = dict[Part, League]  # what was run of a study
@@ -110,8 +110,8 @@ def haste(better: Result, worse: Result, target: float) -> float:
 
 
 def _at_least(result: Result, time: float | None) -> float:
-    """In seconds; a model that was there before its training began is there after next to none."""
-    return max(1e-9, float(result.curve["time"][-1]) if time is None else time)
+    """In seconds."""
+    return max(NEXT_TO_NONE, float(result.curve["time"][-1]) if time is None else time)
 
 
 def _never(time: float | None) -> float:

@@ -15,6 +15,7 @@ from typing import Literal
 HERE = Path(__file__).parent
 Measure = Literal["accuracy", "time", "spread"]
 EVERY = "every baseline"
+NEXT_TO_NONE = 1e-9  # seconds that a model needs which was there before its training began
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def gain(measure: Measure, better: float, worse: float) -> float:
         return 100 * (better - worse)
     if math.isinf(worse):
         return math.nan if math.isinf(better) else math.inf
-    return -math.inf if math.isinf(better) else 100 * (1 - better / worse)
+    return -math.inf if math.isinf(better) else 100 * (1 - max(better, NEXT_TO_NONE) / max(worse, NEXT_TO_NONE))
 
 
 def claims(study: str) -> list[Claim]:

@@ -142,4 +142,4 @@ def beside(study: Study, name: str, part: Part, league: League) -> Grid:
 def _multiple(one: Standing, times: Mapping[str, float]) -> str:
     """How many times as long as FedASMU."""
     mine, first = times[one.label], times.get("fedasmu", math.nan)
-    return f"{mine / first:.2f}" if math.isfinite(mine) and math.isfinite(first) else ""
+    return f"{mine / first:.2f}" if math.isfinite(mine) and 0 < first < math.inf else ""

@@ -22,8 +22,11 @@ from fedasmu.study.variants import Variant, distinct
 RATE = "local.lr"
 FACTORS = (1.0, 3.2, 0.32, 10.0, 0.1)  # of the recipe's learning rate, as they are tried
 MOST = 2 * len(FACTORS) - 1  # trials: half of them, rounded up, are these
+POLYNOMIAL = {"polynomial_alpha": (0.1, 0.3, 0.6, 0.9), "polynomial_a": (0.25, 0.5, 1.0)}  # as FedAsync's
 SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settings, around their defaults
     "fedasmu": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
+    "fedasmu-da": POLYNOMIAL,  # whose weights know no lambda and no iota
+    "fedasmu-0": POLYNOMIAL,
     "fedasmu-r": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
     "fedprox": {"mu": (0.001, 0.01, 0.1, 1.0)},
     "moon": {"mu": (0.1, 1.0, 5.0), "temperature": (0.1, 0.5, 1.0)},
@@ -92,7 +95,7 @@ def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:
     """All combinations of the method's own settings but its defaults. What the variant says itself stays as it is."""
     method = named(variant.method)
     said = {key_of(change) for change in variant.changes}
-    space = SPACES.get(method.names()[0], {})
+    space = SPACES.get(variant.method) or SPACES.get(method.names()[0], {})
     own = {key: values for key, values in space.items() if f"algorithm.{key}" not in said}
     defaults = tuple(method.model_fields[key].default for key in own)
     combinations = [values for values in itertools.product(*own.values()) if values != defaults]

@@ -83,6 +83,11 @@ def swept(
         return runs
 
     check_writable(out)
+    if any(key_of(change) == "data.held_out" for one in chosen for change in one.changes):
+        raise UserError(
+            "data.held_out: what is tried is judged on the same examples, and compared on the test data later; "
+            f"give all one share, as in {option} data.held_out=0.2"
+        )
     if trials is None:
         return tried(chosen, performed(chosen))
     spaces.check(trials)
@@ -141,7 +146,7 @@ def at_an_edge(results: Sequence[Tried]) -> list[str]:
 def _numbers(one: Tried, keys: Sequence[str]) -> list[tuple[str, float]]:
     """Also those that the trial leaves as the recipe has them."""
     settings = one.standing.runs[0].settings
-    return [(key, settings[key]) for key in keys if isinstance(settings.get(key), int | float)]
+    return [(key, settings[key]) for key in keys if type(settings.get(key)) in (int, float)]  # true is no number
 
 
 def for_each(chosen: Sequence[Variant], best: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -14,11 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedasmu.algorithms import GROUPS, NAMES, ORDER, named
+from fedasmu.algorithms import ALGORITHMS, GROUPS, NAMES, ORDER, named
 from fedasmu.errors import UserError, did_you_mean
 from fedasmu.report.labels import slug
 from fedasmu.settings.mistakes import meant
 from fedasmu.settings.recipe import value_text
+
+ELSEWHERE = {  # keys of a recipe that a study itself decides
+    "algorithm.name": "the list of methods says which ones run; leave this out",
+    "seed": "the number of seeds says which ones run (seeds); leave this out",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Variant:
 def read(text: str) -> list[Variant]:
     """All variants in a list of methods, each with a label of its own."""
     variants: list[Variant] = []
-    for part in split(text):
+    for part in split(text, "methods:"):
         if part in GROUPS:
             variants += [Variant(name, name) for name in GROUPS[part]]
         else:
@@ -52,7 +57,7 @@ def read(text: str) -> list[Variant]:
 
 def repeated(text: str) -> list[str]:
     """What a list names more than once."""
-    parts = split(text)
+    parts = split(text, "methods:")
     return sorted({part for part in parts if parts.count(part) > 1})
 
 
@@ -69,7 +74,8 @@ def _one(text: str) -> Variant:
         raise UserError(
             f"methods: {method}: unknown method{hint} (known: {', '.join(NAMES)}; and the lists {', '.join(GROUPS)})"
         )
-    keys = [key_value(part, "methods:", implied="algorithm.") for part in split(inner or "")]
+    keys = [key_value(part, "methods:", implied="algorithm.") for part in split(inner or "", "methods:")]
+    once([key.removeprefix("algorithm.") for key, _ in keys], f"methods: {text}:")
     variant = Variant(slug(method), method).changed(keys)
     return replace(variant, label=slug(label)) if label else variant
 
@@ -78,9 +84,10 @@ def distinct(variants: list[Variant]) -> list[Variant]:
     """Refuse two variants that would share a directory; the same one twice is one."""
     unique = list(dict.fromkeys(variants))
     labels = [variant.label for variant in unique]
-    for label in labels:
+    for variant, label in zip(unique, labels, strict=True):
         if labels.count(label) > 1:
-            raise UserError(f"two methods are labelled {label!r}: give one a label of its own, as in mine={label}")
+            hint = f"give one a label of its own, as in mine={variant.method}"
+            raise UserError(f"two methods are labelled {label!r}: {hint}")
     if not unique:
         raise UserError("methods: name at least one; see `fedasmu list methods`")
     return unique
@@ -94,8 +101,8 @@ def starting_from(best: Mapping[str, Sequence[str]], variants: Iterable[Variant]
     return [replace(one, changes=(*best.get(one.label, best.get(one.base, ())), *one.changes)) for one in variants]
 
 
-def split(text: str) -> list[str]:
-    """Split at the commas that are outside of all brackets."""
+def split(text: str, option: str) -> list[str]:
+    """Split at the commas that are outside of all brackets. `option` is what a message begins with."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")
@@ -104,7 +111,7 @@ def split(text: str) -> list[str]:
         else:
             parts[-1] += letter
     if depth:
-        raise UserError(f"{text}: the brackets do not match")
+        raise UserError(f"{option} {text}: the brackets do not match")
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -115,13 +122,20 @@ def key_value(text: str, option: str, implied: str = "") -> tuple[str, str]:
     return (key if "." in key or not implied else implied + key), value
 
 
+def once(keys: Sequence[str], option: str) -> None:
+    """Refuse a key that is given two values: the one that is not taken would be lost without a word."""
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UserError(f"{option} {key} is given twice")
+
+
 Axis = tuple[str, tuple[str, ...]]
 
 
 def axis(text: str, option: str) -> Axis:
     """`key=v1,v2`: a key of the recipe, or of one method as in fedasync.alpha, with the values it takes."""
     key, values = key_value(text, option)
-    return with_section(key, option), tuple(split(values))
+    return with_section(key, option), tuple(split(values, option))
 
 
 def axes_of(grid: Mapping[str, Sequence[Any]], option: str) -> list[Axis]:
@@ -136,15 +150,27 @@ def axes_of(grid: Mapping[str, Sequence[Any]], option: str) -> list[Axis]:
     return found
 
 
+def check_left_to_studies(key: str, option: str) -> None:
+    """Refuse a key of a recipe that a study itself decides."""
+    if key in ELSEWHERE:
+        raise UserError(f"{option} {key}: {ELSEWHERE[key]}")
+
+
 def with_section(key: str, option: str) -> str:
-    if "." not in key:
-        near = " or ".join(meant(key)) or f"algorithm.{key}"
-        raise UserError(f"{option} {key}: name the section too, as in {near}")
-    return key
+    """The key, if a study can vary it."""
+    check_left_to_studies(key, option)
+    if "." in key:
+        return key
+    found = meant(key)
+    if key in found:
+        raise UserError(f"{option} {key}: it is of no section, and the same for all runs of a study")
+    own = [f"algorithm.{key}"] if any(key in method.model_fields for method in ALGORITHMS) or not found else []
+    raise UserError(f"{option} {key}: name the section too, as in {' or '.join([*own, *found])}")
 
 
 def crossed(variants: Iterable[Variant], axes: Sequence[Axis], option: str) -> list[Variant]:
     """Every variant with every combination of values. A key of a method applies to the methods that have it."""
+    once([key for key, _ in axes], option)
     found: list[Variant] = []
     used: set[str] = set()
     for variant in variants:

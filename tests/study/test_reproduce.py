@@ -61,6 +61,8 @@ def test_every_study_has_claims_recipes_and_methods() -> None:
         ("time", 100.0, math.inf, math.inf),
         ("time", math.inf, 100.0, -math.inf),
         ("time", math.inf, math.inf, math.nan),
+        ("time", 0.0, 400.0, 100.0),
+        ("time", 0.0, 0.0, 0.0),
     ],
 )
 def test_a_gain_by_hand(measure: str, better: float, worse: float, expected: float) -> None:
@@ -171,6 +173,10 @@ def test_ours_beside_the_papers(tmp_path: Path) -> None:
     assert [row[2] for row in rows] == ["100, 2 of 3 seeds", "1 of 3 seeds"]
     behind = reproduce.beside(study, "table2", part, made_league(tmp_path / "behind", fedasmu=[0.6], fedavg=[0.8]))
     assert [row[2:4] for row in behind.rows] == [("/", ""), ("100", "")]  # of a time that there is not, no multiple
+    at_once = made_league(tmp_path / "at-once", fedasmu=[0.8], fedavg=[0.8])
+    for standing in at_once.standings:
+        standing.runs[0].result.curve["time"][:] = 0.0
+    assert [row[2:4] for row in reproduce.beside(study, "table2", part, at_once).rows] == [("0", ""), ("0", "")]
 
 
 def _make(path: Path, folder: bool) -> None:

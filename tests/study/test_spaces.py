@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedasmu import Result
+from fedasmu import Experiment, Result
 from fedasmu.algorithms import named
 from fedasmu.cli import app
 from fedasmu.errors import UserError
@@ -21,6 +21,7 @@ from fedasmu.study.cells import cells
 from fedasmu.study.spaces import SPACES, between, check, with_rates, with_settings
 from fedasmu.study.sweep import for_each
 from fedasmu.study.variants import Variant
+from helpers.blobs import blobs, settings, softmax
 
 
 def _all(chosen: list[Variant], count: int, best_rate: str = "") -> list[Variant]:
@@ -119,6 +120,18 @@ def test_a_space_has_the_methods_own_settings_and_their_defaults(method: str) ->
         given = [f"algorithm.name={method}", *trial.changes]
         assert load(RECIPES / "quickstart.toml", given).algorithm.name == method
         assert _given(trial) != defaults  # these are tried already, as the method is
+
+
+@pytest.mark.parametrize("method", ["fedasmu", "fedasmu-da", "fedasmu-fa", "fedasmu-0"])
+def test_what_is_tried_of_an_ablations_own_changes_it(method: str, tmp_path: Path) -> None:
+    """The learned weights' settings do nothing to one that weighs by a polynomial."""
+    own = [_given(one) for one in with_settings(variants.read(method), {method: []}, 0.1, 9)]
+    models = set()
+    for place, changes in enumerate([{}, *own]):
+        table = settings(algorithm={"name": method}, stop={"uploads": 20})
+        run = Experiment(table, changes, model=softmax, data=blobs()).run(tmp_path / str(place))
+        models.add((run.directory / "model.safetensors").read_bytes())
+    assert len(models) == 1 + len(own) == 5
 
 
 def test_no_more_trials_than_every_method_has() -> None:

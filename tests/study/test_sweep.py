@@ -95,6 +95,7 @@ def test_the_best_is_the_first_of_its_method(tmp_path: Path) -> None:
         (("--grid", "algorithm.buffer=1,2"), "none of the methods has it"),
         (("--grid", "local.nonsense=1,2"), "local.nonsense"),
         (("--grid", "local.lr=0.1", "--set", "data.held_out=0"), "training data to judge on"),
+        (("--grid", "data.held_out=0.2"), "give all one share, as in --set data.held_out=0.2"),
         (("--grid", "local.lr=0.1", "--set", "timing_only=true"), "timing_only = true: a sweep judges models"),
         (("--grid", "local.lr=0.1", "--out", __file__), f"out = {__file__}: cannot be written: Not a directory"),
         (("--trials", "2", "--out", __file__), f"out = {__file__}: cannot be written: Not a directory"),
@@ -138,3 +139,7 @@ def test_a_best_at_the_edge_of_its_grid_is_pointed_out(tmp_path: Path) -> None:
     ]
     assert sweep.at_an_edge(decays) == [], "beyond 0 is nothing"
     assert sweep.at_an_edge(decays[::-1]) == ["fedasync: local.weight_decay = 0.1 is the largest that was tried"]
+    switches = [
+        tried(tmp_path / "switch", name, score, "local.calibrate") for name, score in (("true", 0.9), ("false", 0.8))
+    ]
+    assert sweep.at_an_edge(switches) == [], "beyond true is nothing either"
