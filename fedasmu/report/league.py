@@ -111,6 +111,8 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
     kept = sound(found.values(), say)
     if bare := sum(not result.has_events for result in kept):
         say(f"{bare} of {len(kept)} runs without events.jsonl: what is told from events is not shown of them")
+    if kept and timed:
+        say(f"{timed} {'run' if timed == 1 else 'runs'} of times alone (timing_only), so not in here")
     if not kept:
         whole = "" if not found else " that can be read"
         trained = f"; {timed} simulated the order of events alone (timing_only)" if timed else ""

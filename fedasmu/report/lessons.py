@@ -143,6 +143,8 @@ def _noise(league: League) -> str:
         return "One seed each: what is noise cannot be told."
     if len(ranked(league)[0].runs) == 1:
         return f"{ranked(league)[0].label} has one seed: whether it leads cannot be told."
+    if not least:  # all seeds of each method end alike
+        return ""
     if most > 2:  # enough for the t-test by which they are told apart, seed by seed
         return ""
     return f"Differences below {_apart(league, least)} are within the noise of the seeds."

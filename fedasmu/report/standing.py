@@ -14,8 +14,17 @@ from numpy.typing import NDArray
 from fedasmu.errors import printable
 from fedasmu.measure import Metric
 from fedasmu.run.result import Result, flat
-from fedasmu.settings.config import WITHOUT_INFLUENCE
+from fedasmu.section import Section
+from fedasmu.settings.config import WITHOUT_INFLUENCE, Config
 
+# A key that is younger than a run leaves things as they were where it is not given; a method's own may not.
+DEFAULTS = flat(
+    {
+        name: field.default.model_dump(mode="json", exclude_none=True)
+        for name, field in Config.model_fields.items()
+        if isinstance(field.default, Section)
+    }
+)
 # Of first weights their digest counts, not where they lay.
 NOT_THE_TASK = {"seed", "engine", "device", *WITHOUT_INFLUENCE}
 Floats = NDArray[np.float64]
@@ -28,7 +37,7 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        table = {printable(key): value for key, value in flat(self.result.config).items()}
+        table = DEFAULTS | {printable(key): value for key, value in flat(self.result.config).items()}
         return {key: printable(value) if isinstance(value, str) else value for key, value in table.items()}
 
     @property
@@ -40,9 +49,8 @@ class Run:
         """What was asked of it, on the data that were really there: a part of them, or a stand-in, is another task."""
         there = self.result.summary.get("data", "none")  # none: nothing was trained
         read = {} if there == "none" else {"data.name": printable(str(there))}
-        judged = {"evaluate.metric": self.result.metric.name}  # which older runs do not say
         others = {key: value for key, value in self.settings.items() if not key.startswith(("algorithm.", "local."))}
-        asked = judged | {key: value for key, value in others.items() if key not in NOT_THE_TASK}
+        asked = {key: value for key, value in others.items() if key not in NOT_THE_TASK}
         return tuple(sorted((key, str(value)) for key, value in {**asked, **read}.items()))
 
 

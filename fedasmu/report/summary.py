@@ -53,7 +53,7 @@ def lines(result: Result) -> list[tuple[str, str]]:
         *_refusals(run["refused"], run["uploads"]),
         ("tasks lost with their device", f"{run['lost']:,}"),
         ("mean staleness (1 = fresh)", f"{run['mean_staleness']:.2f}"),
-        ("sent to devices / to the server", f"{_megabytes(run['bytes_down'])} / {_megabytes(run['bytes_up'])}"),
+        ("sent to devices / to the server", f"{_bytes(run['bytes_down'])} / {_bytes(run['bytes_up'])}"),
         ("wall time", f"{run['wall_seconds']:.1f} s"),
     ]
 
@@ -80,8 +80,8 @@ def _seconds(value: float | None) -> str:
     return "not reached" if value is None else f"{value:,.0f} s"
 
 
-def _megabytes(value: int) -> str:
-    return f"{value / 1e6:,.1f} MB"
+def _bytes(value: int) -> str:
+    return f"{value / 1e6:,.1f} MB" if value >= 1e5 else f"{value / 1e3:,.1f} kB"
 
 
 def draw_curve(result: Result, path: Path) -> Path:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rich.markup import escape
 from rich.table import Table
 
+from fedasmu.errors import printable
 from fedasmu.report.league import League
 from fedasmu.report.standing import Reach, Standing
 
@@ -117,7 +118,7 @@ def _note(league: League, when: str) -> str:
     uploads = [count for standing in league.standings for count in standing.values("uploads")]
     if min(uploads) < 0.95 * max(uploads):  # a whole round may be a little more than was asked for
         note += f" Not of equal length: runs ended after {min(uploads):,.0f} to {max(uploads):,.0f} uploads."
-    engines = Counter(str(run.result.summary.get("engine")) for one in league.standings for run in one.runs)
+    engines = Counter(printable(str(run.result.summary.get("engine"))) for one in league.standings for run in one.runs)
     if len(engines) > 1:
         note += f" Engines of the runs: {', '.join(f'{name} ({count})' for name, count in engines.most_common())}."
     return note

@@ -25,7 +25,8 @@ def write_report(
     return folder
 
 
-def write(found: Sequence[League], out: Path) -> None:
+def write(found: Sequence[League], out: Path) -> list[Path]:
+    """The files that are new: the folder may have others, of an earlier report for one."""
     make_folder(out)
     if links := [path for path in (out, *out.iterdir()) if path.is_symlink()]:
         raise UserError(f"{links[0]} leads elsewhere, where nothing is to be overwritten; choose another folder")
@@ -33,5 +34,6 @@ def write(found: Sequence[League], out: Path) -> None:
     (out / "tables.md").write_text("\n".join(grid.markdown() for grid in grids))
     (out / "results.csv").write_text(tables.write_csv(found))
     (out / "table.tex").write_text(latex.table(found))
-    figures.draw(found, out)
+    drawn = figures.draw(found, out)
     page_of(found, out / "report.html")
+    return sorted([*drawn, *(out / name for name in ("tables.md", "results.csv", "table.tex", "report.html"))])

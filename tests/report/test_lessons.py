@@ -67,6 +67,10 @@ def test_noise_is_the_least_significant_difference(tmp_path: Path) -> None:
     assert "Differences below 4.8 points are within the noise of the seeds." in lesson(two)
 
 
+def test_seeds_that_end_alike_have_no_noise_to_speak_of(tmp_path: Path) -> None:
+    assert "noise" not in lesson(league(tmp_path, {"fedasmu": [0.8, 0.8], "fedavg": [0.7, 0.7]}))
+
+
 def test_seeds_that_methods_do_not_share_tell_nothing(tmp_path: Path) -> None:
     for method, first in {"fedavg": 0, "fedasmu": 1}.items():
         for seed, end in enumerate((0.80, 0.82) if method == "fedavg" else (0.5, 0.6), first):

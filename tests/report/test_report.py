@@ -95,6 +95,19 @@ def test_an_older_run_counts_by_the_same_definition(tmp_path: Path) -> None:
     assert leagues([old])[0].standings[0].score == pytest.approx(0.8)
 
 
+def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path: Path) -> None:
+    made_run(tmp_path / "new", seed=1)
+    for number, key in enumerate(("calibrate", "every", "alpha")):
+        table = tmp_path / "old" / key
+        made_run(table, seed=2 + number)
+        lines = (table / "config.toml").read_text().splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith(f"{key} = ")]
+        assert len(kept) < len(lines)
+        (table / "config.toml").write_text("".join(kept))
+    (standing,) = league(tmp_path).standings
+    assert (standing.label, len(standing.runs)) == ("fedasmu", 4)
+
+
 def test_methods_keep_the_order_in_which_they_were_given(runs: Path) -> None:
     made_run(runs / "fedasync/seed-0", "fedasync", curve=SLOW)
     (runs / "methods.txt").write_text("fedavg\nfedasync\n")
@@ -205,8 +218,11 @@ def test_the_command_writes_everything(runs: Path) -> None:
     assert rows[4]["time_to_0.5"] == ""
     assert "| fedasmu | " in (runs / "report/tables.md").read_text()
     again = {path: path.read_bytes() for path in (runs / "report").iterdir()}
-    CliRunner().invoke(app, ["report", str(runs)])
-    assert {path: path.read_bytes() for path in (runs / "report").iterdir()} == again
+    (runs / "report" / "curves-of-old.png").touch()
+    output = CliRunner().invoke(app, ["report", str(runs)]).output.replace("\n", "")
+    assert all(str(path) in output for path in again)
+    assert "curves-of-old.png" not in output, "it is of an earlier report"
+    assert {path: path.read_bytes() for path in again} == again
 
 
 def test_the_latex_is_balanced_and_escaped(runs: Path) -> None:

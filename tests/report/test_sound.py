@@ -87,6 +87,7 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str]]] = {
     "config digits": ("config.toml", replaced("seed = 0", "seed = 0\nmore = 0x" + "f" * 5000)),
     "config nested": ("config.toml", replaced("seed = 0", "seed = 0\nmore = " + "[" * 5000 + "]" * 5000)),
     "config bytes": ("config.toml", lambda text: "\udcff\udcfe"),
+    "config metric": ("config.toml", replaced('metric = "accuracy"', r'metric = "x\n\\input{mine}"')),
     "metrics head": ("metrics.csv", lambda text: text.splitlines()[0] + "\n"),
     "metrics empty": ("metrics.csv", lambda text: ""),
     "metrics cut": ("metrics.csv", lambda text: text[:-20]),
@@ -163,6 +164,15 @@ def test_runs_that_are_not_finished_are_told_of(finished: Path) -> None:
     (finished / SERVED).write_text("{}")
     find([finished.parent], said.append)
     assert said[2].endswith(f"(`fedasmu serve --resume {finished}` goes on with it)")
+
+
+def test_runs_of_times_alone_are_told_of(finished: Path) -> None:
+    summary = finished / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"data": "none"}))
+    said: list[str] = []
+    (kept,) = find([finished.parent], said.append)
+    assert kept.directory.name == "good"
+    assert said == ["1 run of times alone (timing_only), so not in here"]
 
 
 def test_a_report_does_not_need_the_models(finished: Path) -> None:
@@ -252,6 +262,15 @@ def test_a_method_is_only_a_text(finished: Path, capsys: pytest.CaptureFixture[s
         path.write_text(summary(method="[/bold]\x1b[5m")(path.read_text()))
     assert command("report", str(finished.parent)) == 0
     assert "[/bold]\ufffd[5m" in capsys.readouterr().out
+
+
+def test_an_engine_is_only_a_text(finished: Path) -> None:
+    path = finished / "summary.json"
+    path.write_text(summary(engine="\x1b[5m", seed=1)(path.read_text()))
+    config = finished / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1", 1))
+    report = write_report(finished.parent)
+    assert "\ufffd[5m (1)" in (report / "tables.md").read_text()
 
 
 def test_what_is_shown_and_written_is_harmless() -> None:

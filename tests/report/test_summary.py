@@ -31,6 +31,14 @@ def test_only_simulated_time_is_called_virtual(tmp_path: Path) -> None:
     assert result.clock == "virtual time", "its devices played a simulation"
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"), [(1_234_567, "1.2 MB / 0.1 MB"), (40_320, "40.3 kB / 0.1 MB"), (0, "0.0 kB / 0.1 MB")]
+)
+def test_what_is_sent_is_told_in_a_unit_that_shows_it(sent: int, told: str, tmp_path: Path) -> None:
+    result = made_run(tmp_path / "run", bytes_down=sent, bytes_up=123_456)
+    assert dict(lines(result))["sent to devices / to the server"] == told
+
+
 def test_a_report_calls_time_virtual_only_if_it_is_of_all_its_runs(tmp_path: Path) -> None:
     results = [made_run(tmp_path / method / "seed-0", method) for method in ("fedavg", "fedasync")]
     (league,) = leagues(results)
