@@ -30,5 +30,8 @@ def from_run(
     say(tomli_w.dumps({"fleet": keys}).rstrip())
     if found.guessed:
         say(f"# devices that delivered nothing are taken for ordinary ones: {', '.join(map(str, found.guessed))}")
+    least, most = min(found.examples), max(found.examples)
+    had = f"{least} examples each" if least == most else f"{least} to {most} examples"
+    say(f"# devices had {had}; where a simulation deals them more or fewer, their tasks take longer or shorter")
     changes = " ".join(f"--set {shlex.quote(f'fleet.{key}={value}')}" for key, value in keys.items())
     say(f"# fedasmu run {shlex.quote(str(directory / 'config.toml'))} {changes} --out runs/simulated")

@@ -22,7 +22,7 @@ from fedasmu.pools import Inline, Pool, Site, Workers, factory, timing_only
 from fedasmu.pools.connection import share
 from fedasmu.protocol import Model
 from fedasmu.roster import Member, Roster
-from fedasmu.run.materials import check_name, expected_data, federated_data, network
+from fedasmu.run.materials import check_name, check_own, expected_data, federated_data, network
 from fedasmu.run.profiles import Profile, profiles
 from fedasmu.run.remarks import remarks
 from fedasmu.run.start import start_of, vouched
@@ -128,6 +128,8 @@ def build(
         data = None
     elif data is None:
         data, words = federated_data(config, say)
+    else:
+        check_own(config.data)
     if data is not None:
         if data.classifies and data.classes < 2:
             raise UserError("the data have a single class: there is nothing to tell apart")
@@ -232,9 +234,11 @@ def _check_forward(module: nn.Module, data: FederatedData, batch: int, classifie
             logits = module(probe)
     except (Exception, SystemExit) as error:
         raise UserError(f"the model cannot take inputs of shape {data.shape}: {blame(error)}") from error
+    if not isinstance(logits, torch.Tensor):
+        raise UserError(f"the model gives a {type(logits).__name__}; it must give a tensor, a row for each example")
     if classifies and data.classifies and (logits.dim() != 2 or logits.shape[1] < data.classes):
         raise UserError(f"the model gives {tuple(logits.shape[1:])} outputs, but the data have {data.classes} classes")
-    if any(len(shard) % batch == 1 for shard in data.shards):
+    if batch == 1 or any(len(shard) % batch == 1 for shard in data.shards):
         module.train()
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):

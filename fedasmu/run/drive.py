@@ -117,7 +117,7 @@ class Drive:
         check_settings(self.world.config, state, self.directory)
         try:
             self.driver.restore(state)
-            self._before, before = float(state["wall"]), state.get("on", on(self.world))
+            self._before, before = float(state["wall"]), state["on"]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{self.directory}: its checkpoint does not fit this run ({type(error).__name__}: {error}); "

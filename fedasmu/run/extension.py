@@ -36,7 +36,9 @@ def longer(config: Config, uploads: int | None, time: float | None) -> Config:
         raise UserError(f"time = {time!r}: must be a number")
     for key, wanted in (("uploads", uploads), ("time", time)):
         if wanted is not None and wanted < getattr(config.stop, key):
-            raise UserError(f"{key} = {wanted}: the run has a budget of {getattr(config.stop, key)} already")
+            most = getattr(config.stop, key)
+            already = f"has a budget of {most} already" if math.isfinite(most) else "is not limited by it"
+            raise UserError(f"{key} = {wanted}: the run {already}")
     stop = Stop(uploads=int(uploads or config.stop.uploads), time=float(time or config.stop.time))
     return config.model_copy(update={"stop": stop})
 
@@ -45,6 +47,12 @@ def recipe_of(directory: Path) -> Path:
     """The recipe that a run directory keeps."""
     path = directory / "config.toml"
     if not path.is_file():
+        inner = next((run for depth in ("*", "*/*", "*/*/*") for run in directory.glob(f"{depth}/config.toml")), None)
+        if inner is not None:
+            raise UserError(
+                f"{directory}: not a run, but a folder of them: the command that began them goes on with all; "
+                f"resume goes on with one, as in {inner.parent}"
+            )
         raise UserError(f"{directory}: nothing to resume there: it has no config.toml")
     if (directory / SERVED).exists():
         raise UserError(f"{directory}: its devices are real; go on with fedasmu serve --resume {directory}")

@@ -33,14 +33,16 @@ MOST = 0.95  # of a jitter that can be simulated
 STAYS = 1e9  # seconds: until when a device is there that was there at the end
 AWAY = 0.02  # share of the run that devices were absent for, below which they count as always there
 
+Window = tuple[int, float, float]  # device, from, until: when it was there
+
 
 @dataclass(frozen=True)
 class Times:
-    """How long the tasks of each device took, and how many were never delivered."""
+    """How long the tasks of each device took, and which were never delivered."""
 
     seconds: Mapping[int, Sequence[float]]  # of whole tasks
     parted: Mapping[int, Sequence[tuple[Way, float]]]  # those of them whose parts are known, each with its seconds
-    lost: int
+    lost: Sequence[Window]  # of each task that was given up its device, its start and its end
     until: float  # the time of the last event
 
     @classmethod
@@ -48,17 +50,19 @@ class Times:
         began: dict[int, float] = {}
         seconds: dict[int, list[float]] = defaultdict(list)
         parted: dict[int, list[tuple[Way, float]]] = defaultdict(list)
-        lost, until = 0, 0.0
+        lost: list[Window] = []
+        until = 0.0
         for event in events:
             until = event.time
             if isinstance(event, Started):
                 began[event.task] = event.time
             elif isinstance(event, Delivered):
-                took = event.time - began[event.task]
+                took = event.time - _began(began, event)
                 seconds[event.device].append(took)
                 if ways and event.task in ways:
                     parted[event.device].append((ways[event.task], took))
-            lost += isinstance(event, Lost)
+            elif isinstance(event, Lost):
+                lost.append((event.device, _began(began, event), event.time))
         return cls(seconds, parted, lost, until)
 
     def training(self, device: int) -> Sequence[float]:
@@ -73,11 +77,13 @@ class Times:
         up = _mbps(sum(way.bytes_up for way, _ in known), sum(way.of(took)[2] for way, took in known))
         return Profile(rate, down, up)
 
-    @property
-    def dropout(self) -> float:
-        """The share of the tasks that were lost."""
-        delivered = sum(map(len, self.seconds.values()))
-        return self.lost / max(self.lost + delivered, 1)
+    def dropout(self, windows: Iterable[Window] = ()) -> float:
+        """The share of the tasks that were lost. A device that left, by these windows, loses its task by that alone."""
+        left: dict[int, list[float]] = defaultdict(list)
+        for device, _, until in windows:
+            left[device].append(until)
+        lost = sum(not any(began <= end <= ended for end in left[device]) for device, began, ended in self.lost)
+        return lost / max(lost + sum(map(len, self.seconds.values())), 1)
 
     @property
     def jitter(self) -> float:
@@ -90,10 +96,11 @@ class Times:
 @dataclass(frozen=True)
 class Measured:
     profiles: Sequence[Profile]
-    windows: Sequence[tuple[int, float, float]]  # device, from, until: when they were there; none: always
+    windows: Sequence[Window]  # when they were there; none: always
     jitter: float
     dropout: float
     guessed: Sequence[int]  # devices that delivered nothing: taken for ordinary ones
+    examples: Sequence[int]  # of each device
 
     def write(self, folder: Path) -> dict[str, object]:
         """profiles.csv, and trace.csv if devices came and went. The keys of `[fleet]` that say so."""
@@ -120,7 +127,15 @@ def measure(directory: Path) -> Measured:
     ordinary = Profile(*map(statistics.median, zip(*map(astuple, found.values()), strict=True)))
     profiles = [found.get(device, ordinary) for device in range(len(work))]
     windows = _windows(directory / "presence.csv", times.until, len(work))
-    return Measured(profiles, windows, times.jitter, times.dropout, sorted(set(range(len(work))) - found.keys()))
+    return Measured(
+        profiles, windows, times.jitter, times.dropout(windows), sorted(set(range(len(work))) - found.keys()), examples
+    )
+
+
+def _began(began: Mapping[int, float], event: Delivered | Lost) -> float:
+    if event.task not in began:
+        raise UserError(f"events.jsonl: task {event.task} of device {event.device} ends and never began")
+    return began[event.task]
 
 
 def _mbps(size: int, seconds: float) -> float:
@@ -148,7 +163,7 @@ def _examples(path: Path, devices: int) -> list[int]:
     return [max(1, int(known.get(seat, ordinary))) for seat in range(devices)]
 
 
-def _windows(path: Path, until: float, devices: int) -> list[tuple[int, float, float]]:
+def _windows(path: Path, until: float, devices: int) -> list[Window]:
     """When devices were there, unless that is nearly always."""
     if not path.is_file():
         return []

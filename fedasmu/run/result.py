@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedasmu.errors import UserError, reading
 from fedasmu.events import Event, Fetched, Started, of_line
-from fedasmu.measure import ACCURACY, Metric
+from fedasmu.measure import ACCURACY, METRICS, Metric, known
 from fedasmu.storage.record import SCRIPT, SERVED
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Result:
         path = self.directory / "config.toml"
         with reading(path):
             evaluate = self.config.get("evaluate", {})
-            return Metric.of(str(evaluate.get("metric", ACCURACY)), evaluate.get("larger_is_better"))
+            return Metric.of(known(str(evaluate.get("metric", ACCURACY)), METRICS), evaluate.get("larger_is_better"))
 
     @property
     def accuracy(self) -> float:

@@ -163,7 +163,8 @@ class Together:
     """Several trackers as one. One that fails is named once and left out; the run goes on."""
 
     def __init__(self, trackers: Sequence[str | Tracker], directory: Path, say: Callable[[str], None]) -> None:
-        self._trackers = [named(one, directory) if isinstance(one, str) else one for one in trackers]
+        several = [trackers] if isinstance(trackers, str) else trackers
+        self._trackers = [named(one, directory) if isinstance(one, str) else one for one in several]
         self._directory, self._say = directory, say
         self._behind = True
 

@@ -55,6 +55,8 @@ def test_a_finished_run_stays_as_it_is_without_a_larger_budget(tmp_path: Path) -
         Experiment.of_run(tmp_path / "run", uploads=10.5, **OWN)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="uploads = 9: the run has a budget of 10 already"):
         extended(tmp_path / "run", 9)
+    with pytest.raises(UserError, match=r"time = 9\.0: the run is not limited by it"):
+        Experiment.of_run(tmp_path / "run", time=9.0, **OWN)
 
 
 def test_data_of_ones_own_on_a_recipe_with_a_stand_in_are_found_again(tmp_path: Path) -> None:
@@ -147,6 +149,15 @@ def test_a_run_that_has_its_uploads_says_nothing(tmp_path: Path) -> None:
     result = Experiment(settings(timing_only=True)).run(tmp_path / "run", say=said.append)
     assert result.summary["ended"] == "uploads"
     assert said == []
+
+
+@pytest.mark.parametrize("place", ["seed-0", "fedavg/seed-0", "lenet-cifar-10/fedavg/seed-0"])
+def test_a_folder_of_runs_is_no_run(place: str, tmp_path: Path) -> None:
+    """Of a comparison that was stopped, for one."""
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "config.toml").write_text("")
+    with pytest.raises(UserError, match=rf"not a run, but a folder of them: .* as in {tmp_path / place}$"):
+        Experiment(settings(), **OWN).run(tmp_path, resume=True)
 
 
 def test_there_must_be_something_to_resume(tmp_path: Path) -> None:

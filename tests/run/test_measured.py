@@ -35,10 +35,20 @@ def test_times_by_hand() -> None:
         ]
     )
     assert times.seconds == {4: [9.0, 11.0]}
-    assert times.dropout == pytest.approx(1 / 3)
+    assert times.dropout() == pytest.approx(1 / 3)
+    assert times.dropout([(7, 0.0, 12.0), (4, 0.0, 1e9)]) == 0.0, (
+        "it left with its task, and the trace has that already"
+    )
+    assert times.dropout([(7, 12.0, 30.0), (4, 0.0, 12.0)]) == pytest.approx(1 / 3), "it was there all the time"
     assert times.jitter == pytest.approx(2 * 0.1)  # both are a tenth off their mean
     assert times.until == 21.0
     assert times.profile(4, 100) == Profile(0.1, WIDE, WIDE), "who tells nothing of its parts only trains"
+
+
+def test_a_task_that_ends_without_a_beginning_is_a_damaged_file() -> None:
+    for event in (Lost(20.0, 1, 7), Delivered(21.0, 1, 7, 0, 1, Verdict.ACCEPTED, 0.5)):
+        with pytest.raises(UserError, match=r"events\.jsonl: task 1 of device 7 ends and never began"):
+            Times.of([event])
 
 
 def test_the_parts_of_a_task_by_hand() -> None:
@@ -97,6 +107,7 @@ def test_a_fleet_is_measured_and_simulated_again(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     keys = tomllib.loads("\n".join(line for line in answer.output.replace("\\\n", "").split("\n") if "=" in line))
     assert keys["devices"] == 4
+    assert "# devices had 20 to 23 examples; where a simulation deals" in answer.output.replace("\n", " ")
 
     found = measure(federation.path)
     rates = [profile.seconds_per_sample for profile in found.profiles]

@@ -99,6 +99,8 @@ def test_a_missing_package_is_named_before_anything_starts(
 
 
 def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tensorbord: there is tensorboard, wandb, mlflow"):
+        Experiment(settings(), model=softmax, data=blobs()).run(tmp_path / "one", trackers="tensorbord")
     with pytest.raises(UserError, match="there is tensorboard, wandb, mlflow"):
         run(tmp_path / "run", "tensorbord")
 
