@@ -186,7 +186,13 @@ for command, epilog in (
     app.command(epilog=epilog, cls=Hinting)(command)
 
 What = Literal["methods", "models", "datasets", "recipes", "fleets", "keys"]
-LIST_EXAMPLES = "[bold]Examples[/bold]  fedasmu list methods --json\n\n  fedasmu list keys fedasmu"
+LIST_EXAMPLES = """
+[bold]Examples[/bold]
+
+  fedasmu list methods --json
+
+  fedasmu list keys fedasmu
+"""
 
 
 @app.command("list", epilog=LIST_EXAMPLES, cls=Hinting)

@@ -75,6 +75,8 @@ def _reason(error: BaseException) -> str:
         return f"cannot be read: {error.strerror or error}"
     if isinstance(error, RecursionError):
         return "damaged: nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"damaged, or not saved as UTF-8: {error.reason} at byte {error.start}"
     missing = isinstance(error, KeyError)
     return f"damaged: it has no {error}" if missing else f"damaged: {error}"
 

@@ -93,8 +93,8 @@ class Measured:
     uploads: int  # received so far
     score: float  # by the metric, whose name heads its column
     loss: float
-    train_loss: float | None  # mean over the uploads since the last line; None: there were none
-    staleness: float | None  # likewise
+    train_loss: float | None  # mean over the uploads since the last line that were not refused; None: there were none
+    staleness: float | None  # mean over all of these uploads
     stale: int  # uploads discarded so far
     refused: int
     lost: int

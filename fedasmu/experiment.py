@@ -201,7 +201,7 @@ def _check_data(data: Any) -> None:
 
 def _check_factory(model: Any) -> None:
     if not callable(model):
-        raise UserError(f"model: {model!r} makes no network; give what does, as in model=lambda: Net()")
+        raise UserError(f"model: {model!r} makes no network; give what does, as in lambda: Net(); names are settings")
     if isinstance(model, nn.Module):
         raise UserError(
             f"model: this is a {type(model).__name__}, already made; give what makes one, as in model=lambda: Net(), "

@@ -66,7 +66,9 @@ def load(path: str) -> Any:
     try:
         module = import_module(module_name)
     except Exception as error:
-        raise ValueError(f"cannot import {module_name!r} for {path!r}: {blame(error)}") from error
+        absent = f"{module_name}.".startswith(f"{getattr(error, 'name', None)}.")
+        why = f"there is no module of that name in {here}, nor where Python looks" if absent else blame(error)
+        raise ValueError(f"cannot import {module_name!r} for {path!r}: {why}") from error
     if attribute not in vars(module):
         there = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
         public = [name for name, value in there.items() if getattr(value, "__module__", None) == module_name]

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 BLOCK = 1 << 17  # numbers: four such blocks and what is made of them fit into the second-level cache
 
@@ -47,6 +48,8 @@ class Layout:
         frozen = [(name, tensor) for name, tensor in module.named_parameters() if not tensor.requires_grad]
         buffers = [(name, tensor) for name, tensor in module.named_buffers() if tensor.is_floating_point()]
         for name, tensor in (*trainable, *frozen, *buffers):
+            if is_lazy(tensor):
+                raise ValueError(f"the model's tensor {name!r} has no shape yet: give each layer its number of inputs")
             if tensor.dtype != torch.float32:
                 raise ValueError(f"the model's tensor {name!r} is {tensor.dtype}: only float32 models are supported")
         if not trainable:

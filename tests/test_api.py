@@ -353,12 +353,13 @@ def test_initial_weights_depend_on_the_seed_alone(tmp_path: Path) -> None:
     assert first[0] == first[1]
 
 
-def test_a_model_that_cannot_train_on_one_example_is_refused_before_it_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [20, 1])  # device 1 holds 21 examples
+def test_a_model_that_cannot_train_on_one_example_is_refused_before_it_starts(tmp_path: Path, batch: int) -> None:
     def normalised() -> nn.Module:
         return nn.Sequential(nn.Linear(20, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
-    table = settings(local={"batch": 20})  # device 1 holds 21 examples
-    with pytest.raises(UserError, match=r"local.batch = 20: .* single example"):
+    table = settings(local={"batch": batch})
+    with pytest.raises(UserError, match=rf"local.batch = {batch}: .* single example"):
         Experiment(table, model=normalised, data=blobs()).run(tmp_path / "run")
 
 

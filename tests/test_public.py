@@ -7,7 +7,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -209,8 +209,18 @@ def test_what_is_no_federated_data_is_refused_in_a_sentence() -> None:
 
 
 def test_the_name_of_a_model_is_no_model() -> None:
-    with pytest.raises(UserError, match="model: 'softmax' makes no network"):
+    with pytest.raises(UserError, match=r"model: 'softmax' makes no network.*names are settings"):
         Experiment(settings(), model="softmax", data=blobs())  # type: ignore[arg-type]
+
+
+def test_a_section_is_no_change() -> None:
+    with pytest.raises(UserError, match=r"stop is a section; name its keys, as in {'stop.uploads': 10}"):
+        Experiment("quickstart", {"stop": {"uploads": 10}})
+
+
+def test_a_study_of_a_table_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="recipe: its name or its file, not a dict"):
+        fedasmu.compare({"algorithm": "fedavg"}, "fedavg")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("given", [None, 3])
@@ -239,6 +249,42 @@ def test_data_in_any_order_of_memory(tmp_path: Path) -> None:
 def test_a_module_that_is_made_already() -> None:
     with pytest.raises(UserError, match="this is a Linear, already made"):
         Experiment(settings(), model=nn.Linear(20, 3), data=blobs())
+
+
+def test_data_of_ones_own_are_judged_on_what_they_bring(tmp_path: Path) -> None:
+    """Where a part was to be held out of the training data, it would have been the test data, silently."""
+    with pytest.raises(UserError, match=r"data\.held_out = 0\.2: cannot hold out a part of data of your own; return"):
+        Experiment(settings(data={"held_out": 0.2}), model=lambda: nn.Linear(20, 2), data=blobs()).run(tmp_path / "run")
+
+
+def test_what_would_divide_data_of_ones_own_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "divided_already.py").write_text(
+        "import torch\nfrom fedasmu import FederatedData\n\ndef data():\n"
+        "    pair = torch.zeros(4, 20), torch.arange(4) % 2\n"
+        "    return FederatedData.of(pair, pair, [[0, 1], [2, 3]])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    said: list[str] = []
+    table = settings(model="softmax", fleet={"devices": 2}, stop={"uploads": 1}, data={"name": "divided_already:data"})
+    experiment = Experiment(table, {"data.split": "iid"})
+    experiment.run(tmp_path / "run", say=said.append)
+    assert "data.split = iid is not used: data of your own come divided over their devices" in said
+    with pytest.raises(UserError, match=r"data\.held_out = 0\.2: cannot hold out a part of data of your own"):
+        Experiment(table, {"data.held_out": 0.2}).run(tmp_path / "held")
+
+
+def test_a_model_that_cannot_be_made_without_arguments(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model: the model 'Linear' cannot be called without arguments: missing .*Net"):
+        Experiment(settings(), model=cast(Any, nn.Linear), data=blobs()).run(tmp_path / "run")
+
+
+def test_a_model_that_gives_no_tensor_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    class Two(nn.Linear):
+        def forward(self, input: Tensor) -> Any:
+            return super().forward(input), input
+
+    with pytest.raises(UserError, match="the model gives a tuple; it must give a tensor, a row for each example"):
+        Experiment(settings(), model=lambda: Two(20, 2), data=blobs()).run(tmp_path / "run")
 
 
 def test_a_number_of_devices_that_the_data_do_not_have_is_said(tmp_path: Path) -> None:

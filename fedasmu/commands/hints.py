@@ -10,7 +10,12 @@ from typer.core import TyperCommand
 
 from fedasmu.errors import did_you_mean
 
-ARGUMENTS = {"(out)": "(--out DIR)", "(overwrite)": "(--overwrite)", "(resume)": "(`fedasmu resume DIR`)"}
+ARGUMENTS = {
+    "(out)": "(--out DIR)",
+    "(overwrite)": "(--overwrite)",
+    "(resume)": "(`fedasmu resume DIR`)",
+    "(seeds)": "(--seeds N)",
+}
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer has it from click, and shows its child alone
 ELSEWHERE = {
     "--methods": "`fedasmu compare RECIPE --methods a,b` runs several; --set algorithm.name=NAME changes the one",
@@ -29,7 +34,11 @@ def typed(message: str) -> str:
 
 
 class Hinting(TyperCommand):
-    """A command whose every mistake knows which command it was made in."""
+    """A command whose every mistake knows which command it was made in, and whose help fits any terminal."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.epilog = _joined(self.epilog or "")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -37,6 +46,11 @@ class Hinting(TyperCommand):
         except UsageError as error:
             error.ctx = error.ctx or ctx
             raise
+
+
+def _joined(text: str) -> str:
+    """Each paragraph in one line, for the terminal to break: of two who break it, one leaves stumps."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
 
 
 def told(error: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedasmu.errors import UserError
@@ -31,7 +31,7 @@ def _described(method: type[Algorithm], name: str) -> str:
     """The first line of its docstring, or what a further name of it stands for."""
     if name not in method.presets:
         return (method.__doc__ or "").splitlines()[0]
-    settings = ", ".join(f"{key} = {value}" for key, value in method.presets[name].items())
+    settings = ", ".join(_set(method.presets[name]))
     return f"{method.names()[0]} with {settings}" if settings else f"another name of {method.names()[0]}"
 
 
@@ -58,8 +58,14 @@ def recipes() -> Rows:
         text = path.read_text()
         model, method = tomllib.loads(text).get("model"), tomllib.loads(text)["algorithm"]["name"]
         description = text.splitlines()[0].removeprefix("# ")
-        rows.append({"name": path.stem, "description": description, "model": model, "method": method})
+        rows.append({"name": path.stem, "description": description, "model": _model(model), "method": method})
     return rows
+
+
+def _model(given: Any) -> str:
+    """A recipe's model as one text: its name, and its options if it is a table."""
+    table = {"name": given} if isinstance(given, str) else dict(given)
+    return ", ".join([table.pop("name"), *_set(table)])
 
 
 def fleets() -> Rows:
@@ -67,8 +73,7 @@ def fleets() -> Rows:
 
     rows = []
     for name, (about, keys) in PRESETS_OF_FLEETS.items():
-        settings = ", ".join(f"{key} = {_written(value)}" for key, value in keys.items())
-        rows.append({"name": name, "description": about, "settings": settings})
+        rows.append({"name": name, "description": about, "settings": ", ".join(_set(keys))})
     return rows
 
 
@@ -107,6 +112,11 @@ def _keys(section: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
                 "allowed": _allowed(schema),
                 "meaning": about,
             }
+
+
+def _set(keys: Mapping[str, Any]) -> Iterator[str]:
+    """Keys with their values, as a recipe has them."""
+    return (f"{key} = {_written(value)}" for key, value in keys.items())
 
 
 def _written(value: Any) -> str:

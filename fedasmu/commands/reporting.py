@@ -41,9 +41,9 @@ def report(
 
     found = leagues(find(directories, say), reference)
     out = out or directories[0] / "report"
-    write(found, out)
+    written = write(found, out)
     for league in found:
         show_grid(tables.main_table(league))
         say(lesson(league))
-    for path in sorted(out.iterdir()):
+    for path in written:
         say(str(path))

@@ -229,7 +229,7 @@ def _shown(cert: Path | None, key: Path | None, proxy: str | None, host: str) ->
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise UserError(f"--listen {text}: write it as ADDRESS:PORT, for instance 0.0.0.0:8443")
     return host.strip("[]"), int(port)
 

@@ -22,7 +22,7 @@ EXAMPLE = (
 
 
 def show(
-    name: str,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of `fedasmu list datasets`.")],
     split: Annotated[str, typer.Option(help="dirichlet, equal-dirichlet, iid, shards or user.")] = "dirichlet",
     alpha: Annotated[float, typer.Option(help="Of the Dirichlet splits: smaller is more skewed.")] = 0.5,
     devices: Annotated[int | None, typer.Option(help="100 unless given; with --split user, one a user.")] = None,

@@ -77,4 +77,5 @@ def check_signature(path: str, factory: Callable[..., Any], options: Mapping[str
         strange = [name for name in options if name not in allowed]
         if strange and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise unknown(f"option of {path}", strange[0], allowed) from error
-        raise ValueError(f"the model {path!r} cannot be called with the options {sorted(options)}: {error}") from error
+        given = f"with the options {sorted(options)}" if options else "without arguments"
+        raise ValueError(f"the model {path!r} cannot be called {given}: {error}") from error

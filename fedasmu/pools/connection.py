@@ -60,7 +60,7 @@ def check(address: str) -> None:
     if address == "ray":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         raise UserError(f"workers = {address!r}: must be ray, ray://host:port or host:port")
     try:
         socket.create_connection((host, int(port)), SECONDS).close()

@@ -86,7 +86,9 @@ class FleetSettings(Section):
             if not isinstance(name, str) or name not in PRESETS_OF_FLEETS:
                 known = f"allowed: {', '.join(PRESETS_OF_FLEETS)}"
                 meant = did_you_mean(str(name), PRESETS_OF_FLEETS)
-                raise ValueError(f"preset = {json.dumps(name, default=str)}: unknown fleet{meant} ({known})")
+                raise ValueError(
+                    f"preset = {json.dumps(name, default=str, ensure_ascii=False)}: unknown fleet{meant} ({known})"
+                )
             merged |= PRESETS_OF_FLEETS[name][1]
         return merged | table
 

@@ -71,7 +71,7 @@ def _mistake(entry: Any, prefix: str, section: type[BaseModel], method: type[Bas
     if entry["type"] == "list_type":
         several = [part.strip() for part in str(entry["input"]).strip("[]").split(",")]
         message += f", for instance [{', '.join(several)}]"
-    return Mistake(key, f"{key} = {json.dumps(entry['input'], default=str)}: {message}")
+    return Mistake(key, f"{key} = {json.dumps(entry['input'], default=str, ensure_ascii=False)}: {message}")
 
 
 def meant(name: str, method: type[BaseModel] = FedAvg) -> list[str]:

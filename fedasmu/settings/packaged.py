@@ -11,6 +11,8 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 
 def find(name: str | Path) -> Path:
     """The file of a recipe: a path, or the name of one of ours."""
+    if not isinstance(name, str | Path):
+        raise UserError(f"recipe: its name or its file, not a {type(name).__name__}")
     path, packaged = Path(name), RECIPES / f"{name}.toml"
     if path.is_file():
         return path

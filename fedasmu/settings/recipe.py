@@ -69,6 +69,10 @@ def texts(changes: Changes) -> list[str]:
     """Changes as `section.key=value`, one text each."""
     if not isinstance(changes, Mapping):
         return [changes] if isinstance(changes, str) else list(changes)
+    for section, value in changes.items():
+        if isinstance(value, Mapping) and value:
+            key, inner = next(iter(value.items()))
+            raise UserError(f"changes: {section} is a section; name its keys, as in {{'{section}.{key}': {inner!r}}}")
     return [f"{key}={value_text(value)}" for key, value in changes.items()]
 
 

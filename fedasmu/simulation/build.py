@@ -56,7 +56,10 @@ def fleet(profiles: Sequence[Profile], settings: FleetSettings, seed: int) -> Fl
     """The devices as they are simulated: with their own times to be there, to be slow and to die."""
     availability: Availability = Always()
     if settings.trace is not None:
-        availability = Trace.read(settings.trace)
+        try:
+            availability = Trace.read(settings.trace)
+        except UserError as error:
+            raise UserError(f"fleet.trace: {error}") from None
         if not any(device in availability.windows for device in range(settings.devices)):
             raise UserError(f"fleet.trace = {settings.trace}: none of the fleet's {settings.devices} devices is in it")
     elif settings.availability < 1:

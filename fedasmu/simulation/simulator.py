@@ -57,10 +57,6 @@ class Simulator:
             return "time"
         return "fleet" if not self.busy and self.now > self.fleet.availability.horizon else None
 
-    @property
-    def finished(self) -> bool:
-        return self.ended is not None
-
     def begin(self) -> None:
         self.desk.begin(0.0)
         self.clock.schedule(0.0, TICK)

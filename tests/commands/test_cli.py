@@ -185,6 +185,12 @@ def test_lists_as_a_table_and_as_json(what: str, fedasmu: Command) -> None:
     assert all(row["description"] for row in rows)
 
 
+def test_a_recipe_is_listed_with_the_options_of_its_model(fedasmu: Command) -> None:
+    models = {row["name"]: row["model"] for row in json.loads(fedasmu("list", "recipes", "--json")[1])}
+    assert models["vgg-cifar-10"] == 'vgg11, init = "he"'
+    assert models["quickstart"] == "lenet5"
+
+
 def test_list_of_something_else(fedasmu: Command) -> None:
     code, output = fedasmu("list", "pets")
     assert code == 2
@@ -206,6 +212,8 @@ def test_a_study_without_anything_to_run_is_refused(fedasmu: Command, monkeypatc
 
 def test_where_data_are_looked_for(fedasmu: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDASMU_DATA", raising=False)
+    monkeypatch.setattr("fedasmu.data.places.SYSTEM_DIRECTORIES", (tmp_path / "system",))
     code, output = fedasmu("data", "where", "fashion-mnist", "--dir", str(tmp_path))
     assert code == 0
     assert str(tmp_path) in output
@@ -271,6 +279,15 @@ def test_help_shows_an_example(command: list[str], example: str, fedasmu: Comman
     code, output = fedasmu(*command, "--help")
     assert code == 0
     assert example in output
+
+
+def test_what_help_says_after_its_options_is_broken_by_the_terminal_alone(
+    fedasmu: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.rstrip() for line in fedasmu("run", "--help")[1].splitlines()]
+    begun = lines.index(" time: virtual seconds. version: of the global model. uploads: received so far.")
+    assert lines[begun + 1] == " accuracy (or the recipe's metric), loss: on the test data."
 
 
 def test_a_finished_run_is_extended(fedasmu: Command, tmp_path: Path) -> None:
@@ -340,6 +357,6 @@ def test_version(fedasmu: Command) -> None:
 def test_a_further_name_of_a_method_says_what_it_stands_for(fedasmu: Command) -> None:
     _, output = fedasmu("list", "methods", "--json")
     described = {row["name"]: row["description"] for row in json.loads(output)}
-    assert described["fedasmu-0"] == "fedasmu with server_weights = polynomial, merge = False"
+    assert described["fedasmu-0"] == 'fedasmu with server_weights = "polynomial", merge = false'
     assert described["syncdrop"] == "another name of asyncdrop"
     assert described["fedavg"].startswith("A cohort trains")

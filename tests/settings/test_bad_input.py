@@ -133,7 +133,10 @@ SETTINGS = {
         ["fleet.profiles: ", "nowhere.csv: cannot be read: No such file"],
     ),
     "missing trace": ("fleet.trace=nowhere.csv", ["nowhere.csv", "No such file"]),
-    "module that is not there": ("model=nowhere:net", ["nowhere:net", "cannot import"]),
+    "module that is not there": (
+        "model=nowhere:net",
+        ["nowhere:net", "cannot import", "there is no module of that name in"],
+    ),
     "data module that is not there": ("data.name=nowhere:data", ["data.name = 'nowhere:data'", "cannot import"]),
     "method that is none": (
         "algorithm.name=fedasmu.storage.shelf:Shelf",
@@ -359,6 +362,7 @@ OWN_MODELS = {
     "float64": ("nn.Linear(784, 10).double()", "only float32"),
     "wrong input": ("nn.Linear(3, 10)", "cannot take inputs of shape (1, 28, 28)"),
     "too few outputs": ("nn.Sequential(nn.Flatten(), nn.Linear(784, 3))", "10 classes"),
+    "no shapes yet": ("nn.Sequential(nn.Flatten(), nn.LazyLinear(10))", "'1.weight' has no shape yet"),
     "nothing to train": ("nn.Flatten()", "no trainable parameter"),
     "not a module": ("5", "torch.nn.Module"),
 }

@@ -121,6 +121,12 @@ def test_a_bad_trace_names_its_line(line: str, tmp_path: Path) -> None:
         traced(f"0,1,2\n{line}\n", tmp_path)
 
 
+def test_a_bad_trace_is_told_by_its_key(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("device,seconds\n0,5\n")
+    with pytest.raises(UserError, match=r"^fleet\.trace: .*trace\.csv, line 2: expected the columns device,start,end"):
+        run(fleet={"devices": 10, "trace": str(tmp_path / "trace.csv")})
+
+
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(st.floats(0.01, 1), st.floats(1, 1e4), st.integers(0, 50), st.floats(0, 1e7))
 def test_a_cycle_never_ends_before_it_is_asked(share: float, cycle: float, device: int, time: float) -> None:

@@ -373,7 +373,7 @@ def test_what_each_command_costs(tmp_path: Path) -> None:
     learner = Scripted(script)
     simulator = by_hand(learner, tmp_path)
     simulator.begin()
-    while not simulator.finished:
+    while simulator.ended is None:
         simulator.step()
     # 8.25 s down; 8 + 1 + 4/3 + 4 + 0.5 s of work; the model and 100 bytes up in 108.25 s
     assert simulator.clock.now == pytest.approx(8.25 + 8 + 1 + 4 / 3 + 4 + 0.5 + 108.25)
