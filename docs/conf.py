@@ -30,7 +30,7 @@ SECTIONS = {
     "Explanation": ["explanation/*"],
     "Reference": ["reference/*"],
     "Methods": ["algorithms/*"],
-    "Results": ["results/*"],
+    "Results": ["results/*", "results/paper-fleet/*"],
     "Decisions": ["decisions/*"],
 }
 

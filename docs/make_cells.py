@@ -1,4 +1,4 @@
-"""Puts runs of the paper's tables into docs/results: each cell's archive, picture, page, and its tables on the page.
+"""Puts runs of the paper's tables into docs/results/paper-fleet: each cell's archive, picture, live page and tables.
 
     make cells RUNS=runs/tables CELLS="lenet-cifar-10 cnn-cifar-10"
 
@@ -22,8 +22,7 @@ from fedasmu.run.result import Result
 from fedasmu.study import versus
 from fedasmu.study.studies import STUDIES, Part
 
-RESULTS = Path(__file__).parent / "results"
-PAGE, CELLS = RESULTS / "paper-fleet.md", RESULTS / "paper-fleet"
+CELLS = Path(__file__).parent / "results" / "paper-fleet"
 KEPT = ("config.toml", "events.jsonl", "fleet.csv", "metrics.csv", "summary.json")
 LONG = 5000  # uploads, of which the events would be most of this repository
 
@@ -38,7 +37,7 @@ def table_of(cell: str) -> tuple[str, Part]:
 
 
 def tables(cell: str, league: League) -> list[Grid]:
-    """What stands on the page: who ended where, and the paper's leads beside ours."""
+    """What stands on its page: who ended where, and the paper's leads beside ours."""
     name, part = table_of(cell)
     return [main_table(league), versus.cell(STUDIES[name], name, part, league)]
 
@@ -59,14 +58,14 @@ def archive(directory: Path, target: Path) -> None:
                 file.add(path, Path(directory.name) / path.relative_to(directory), filter=plain)
 
 
-def replaced(section: str, grids: list[Grid]) -> str:
-    """The section with these tables where those are that begin with the same column, and with the first one's note."""
+def replaced(page: str, grids: list[Grid]) -> str:
+    """The page with these tables where those are that begin with the same column, and with the first one's note."""
     for grid in grids:
         rows, _, note = grid.markdown().partition("\n\n")[2].partition("\n\n")
-        section = _once(rf"^\| {grid.header[0]} \|.*\n(?:\|.*\n)+", rows + "\n", section)
+        page = _once(rf"^\| {grid.header[0]} \|.*\n(?:\|.*\n)+", rows + "\n", page)
         if grid is grids[0]:
-            section = _once(r"^(Means over|One seed).*$", note.strip(), section)
-    return section
+            page = _once(r"^(Means over|One seed).*$", note.strip(), page)
+    return page
 
 
 def _once(pattern: str, new: str, text: str) -> str:
@@ -77,7 +76,7 @@ def _once(pattern: str, new: str, text: str) -> str:
 
 
 def put(runs: Path, cell: str) -> None:
-    """The picture, the page and the tables are made from the archive: it has all that they need."""
+    """The picture, the live page and the tables are made from the archive: it has all that they need."""
     kept = CELLS / f"{cell}-runs.tar.xz"
     table_of(cell)  # before an archive is replaced: a wrong name is in no table, or has no runs
     find([runs / cell])
@@ -88,13 +87,11 @@ def put(runs: Path, cell: str) -> None:
         report = write_report(Path(folder) / cell)
         (curves,) = report.glob("curves-*.png")
         shutil.copy(curves, CELLS / f"{cell}.png")
-        shutil.copy(report / "report.html", CELLS / f"{cell}.html")
+        shutil.copy(report / "report.html", CELLS / f"{cell}-runs.html")
         (league,) = leagues(find([Path(folder) / cell], lambda _: None))
         grids = tables(cell, league)
-    sections = re.split(r"(?m)^(?=## )", PAGE.read_text())
-    (place,) = [place for place, text in enumerate(sections) if f"(paper-fleet/{cell}.png)" in text]
-    sections[place] = replaced(sections[place], grids)
-    PAGE.write_text("".join(sections))
+    page = CELLS / f"{cell}.md"
+    page.write_text(replaced(page.read_text(), grids))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ def test_every_page_to_explore_is_in_the_gallery() -> None:
     pages = {str(path.relative_to(results)) for path in results.rglob("*.html")}
     gallery = (results / "README.md").read_text().partition("## Gallery")[2].partition("\n## ")[0]
     assert set(re.findall(r"\]\(([^)]*\.html)\)", gallery)) == pages != set()
+    hidden = [page for page in pages if (results / page).with_suffix(".md").exists()]  # in the site, by this page
+    assert hidden == []
 
 
 def test_every_decision_is_in_the_index_under_its_own_title() -> None:
