@@ -93,7 +93,7 @@ class Browser:
         began = time.monotonic()
         self.call("Page.navigate", url=page.as_uri())
         self.wait("document.documentElement?.dataset.drawn === 'yes'")
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.settle()
         return time.monotonic() - began
 
     def visit(self, url: str, width: int = 1280, height: int = 900) -> None:
@@ -108,6 +108,11 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         narrow = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=narrow)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let what is drawn follow: observers of a size hear of a new one a frame later."""
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def run(self, script: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)

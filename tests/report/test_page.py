@@ -128,10 +128,6 @@ def ink(browser: Browser, colour: str) -> int:
     )
 
 
-def settle(browser: Browser) -> None:
-    browser.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
 def test_it_opens_without_complaints_or_network(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert quiet(browser, page)
@@ -152,13 +148,13 @@ def test_a_toggle_hides_a_method_everywhere(browser: Browser, page: Path) -> Non
     browser.open(page)
     browser.run("document.querySelector('#methods input[value=\"1\"]').focus()")
     browser.key(" ")
-    settle(browser)
+    browser.settle()
     assert ink(browser, "m1") == 0
     assert ink(browser, "m0") > DRAWN
     visible = "[...document.querySelectorAll('#league tbody tr:not([hidden]) th')].map(cell => cell.lastChild.data)"
     assert browser.run(visible) == ["fedasmu", "fedasync"]
     browser.key(" ")
-    settle(browser)
+    browser.settle()
     assert ink(browser, "m1") > DRAWN
 
 
@@ -180,7 +176,7 @@ def test_a_crowd_begins_with_the_few_that_matter(browser: Browser, tmp_path: Pat
     browser.run("document.getElementById('show-all').click()")
     assert browser.run(shown) == 9
     browser.run("document.querySelectorAll('#methods label')[4].dispatchEvent(new MouseEvent('dblclick'))")
-    settle(browser)
+    browser.settle()
     assert browser.run("[...document.querySelectorAll('#methods input:checked')].map(box => box.value)") == ["4"]
     browser.run("document.getElementById('show-none').click()")
     assert browser.run(shown) == 0
@@ -209,7 +205,7 @@ def test_the_table_is_sorted_by_any_column(browser: Browser, page: Path) -> None
 
 
 def window(browser: Browser) -> tuple[float, float]:
-    settle(browser)
+    browser.settle()
     first, _, rest = browser.run("document.getElementById('window').textContent").partition(" s to ")
     return float(first.replace(",", "")), float(rest.split(" s")[0].replace(",", ""))
 
@@ -268,7 +264,7 @@ def test_a_task_and_a_curve_tell_about_themselves(browser: Browser, page: Path) 
         "(box => [box.left, box.top])(document.querySelector('#curves .u-over').getBoundingClientRect())"
     )
     browser.mouse("mouseMoved", left + 200, top + 100)
-    settle(browser)
+    browser.settle()
     tip = browser.run("document.querySelector('#curves .tip').innerText")
     assert "virtual time" in tip
     assert all(method in tip for method in METHODS)
@@ -284,7 +280,7 @@ def test_every_method_has_its_timeline(browser: Browser, page: Path) -> None:
         said.add(browser.run("document.getElementById('window').textContent"))
     assert len(said) == 3
     browser.run("document.querySelectorAll('#axis input')[2].click()")
-    settle(browser)
+    browser.settle()
     assert browser.run("charts.length") == 7
     assert quiet(browser, page)
 
@@ -296,7 +292,7 @@ def test_light_and_dark(browser: Browser, page: Path) -> None:
     # The other methods' lines may lie on top of this one.
     browser.run('for (const one of [1, 2]) document.querySelector(`#methods input[value="${one}"]`).click()')
     browser.run("document.getElementById('theme').click()")
-    settle(browser)
+    browser.settle()
     dark = browser.run(ground)
     assert ink(browser, "m0") > DRAWN  # drawn again, in the colours of the dark
     browser.open(page, dark=True)
@@ -380,6 +376,6 @@ def test_a_run_with_100_000_events_opens_within_seconds(browser: Browser, runs: 
     assert page.stat().st_size < 3_000_000
     assert browser.open(page) < 10.0  # about half a second on an idle machine
     browser.run("document.getElementById('zoom-all').click()")
-    settle(browser)
+    browser.settle()
     assert "25,000 tasks" in browser.run("document.getElementById('window').textContent")
     assert quiet(browser, page)
