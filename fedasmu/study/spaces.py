@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedasmu.algorithms import named
+from fedasmu.algorithms import Algorithm, named
 from fedasmu.errors import UserError
 from fedasmu.seeding import derive
-from fedasmu.settings.recipe import key_of
+from fedasmu.settings.recipe import key_of, override, parse
 from fedasmu.study.variants import Variant, distinct
 
 RATE = "local.lr"
@@ -27,7 +27,7 @@ SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settin
     "fedasmu": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
     "fedasmu-da": POLYNOMIAL,  # whose weights know no lambda and no iota
     "fedasmu-0": POLYNOMIAL,
-    "fedasmu-r": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
+    "fedasmu-r": {"stride": (0.0, 0.5, 1.0, 2.0)},  # tasks differ in it; in lambda0 and iota0 hardly
     "fedprox": {"mu": (0.001, 0.01, 0.1, 1.0)},
     "moon": {"mu": (0.1, 1.0, 5.0), "temperature": (0.1, 0.5, 1.0)},
     "feddyn": {"alpha": (0.001, 0.01, 0.03, 0.1)},
@@ -92,15 +92,21 @@ def _rates(variant: Variant, rate: float, factors: Sequence[float]) -> list[Vari
 
 
 def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:
-    """All combinations of the method's own settings but its defaults. What the variant says itself stays as it is."""
+    """All combinations of the method's own settings that change it. What the variant says itself stays as it is."""
     method = named(variant.method)
     said = {key_of(change) for change in variant.changes}
     space = SPACES.get(variant.method) or SPACES.get(method.names()[0], {})
     own = {key: values for key, values in space.items() if f"algorithm.{key}" not in said}
-    defaults = tuple(method.model_fields[key].default for key in own)
-    combinations = [values for values in itertools.product(*own.values()) if values != defaults]
+    combinations = list(itertools.product(*own.values()))
     combinations.sort(key=lambda values: derive(0, "trial", method.names()[0], *map(str, values)))
-    return [
+    drawn = [
         tuple((f"algorithm.{key}", f"{value:g}") for key, value in zip(own, values, strict=True))
         for values in combinations
     ]
+    return [settings for settings in drawn if _method(variant.changed(settings)) != _method(variant)]
+
+
+def _method(variant: Variant) -> Algorithm:
+    """With all of its settings: one may depend on another."""
+    own = [change for change in variant.changes if change.startswith("algorithm.")]
+    return parse(override({}, [f"algorithm.name={variant.method}", *own])).algorithm

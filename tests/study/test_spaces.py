@@ -122,6 +122,13 @@ def test_a_space_has_the_methods_own_settings_and_their_defaults(method: str) ->
         assert _given(trial) != defaults  # these are tried already, as the method is
 
 
+@pytest.mark.parametrize(("text", "stride"), [("fedasmu-r", "1"), ("fedasmu-r(calibrate=false)", "0")])
+def test_what_a_variant_has_by_another_of_its_settings_is_not_tried_again(text: str, stride: str) -> None:
+    (chosen,) = variants.read(text)  # without a calibration there is no stride
+    tried = [_given(one)["algorithm.stride"] for one in with_settings([chosen], {chosen.label: []}, 0.1, 6)]
+    assert sorted([*tried, stride]) == ["0", "0.5", "1", "2"]
+
+
 @pytest.mark.parametrize("method", ["fedasmu", "fedasmu-da", "fedasmu-fa", "fedasmu-0"])
 def test_what_is_tried_of_an_ablations_own_changes_it(method: str, tmp_path: Path) -> None:
     """The learned weights' settings do nothing to one that weighs by a polynomial."""
