@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from fedasmu.training import Trainer
 from fedasmu.vector import Layout
 
 LARGEST = 1 << 28  # weights of a model that a server names
+STRAY = 10  # ranges of a run's images that one scaled by other statistics may lie outside of them
 
 
 class Equipment:
@@ -74,6 +75,20 @@ def _check(terms: Terms, inputs: Tensor, targets: Tensor, name: str) -> None:
     if least < 0 or most >= terms.classes:
         raise UserError(
             f"{name}: targets are {least} to {most}; must be classes 0..{terms.classes - 1}, as in this run"
+        )
+    if inputs.dtype != torch.uint8 and terms.scale and terms.shift:
+        _check_scaled(inputs, terms.scale, terms.shift, name)
+
+
+def _check_scaled(inputs: Tensor, scale: Sequence[float], shift: Sequence[float], name: str) -> None:
+    """Images that are no bytes are taken as they are: those of 0 to 255 would drown what all others have learned."""
+    ends = [*shift, *(255 * by + shift for by, shift in zip(scale, shift, strict=True))]
+    low, high = min(ends), max(ends)
+    least, most = inputs.min().item(), inputs.max().item()
+    if min(least - low, high - most) < STRAY * (low - high):
+        raise UserError(
+            f"{name}: the inputs are {least:g} to {most:g}, but this run's images, once scaled, {low:.3g} to "
+            f"{high:.3g}; save them as bytes (uint8), which the run scales, or scale them"
         )
 
 

@@ -305,6 +305,24 @@ def test_a_model_that_is_not_built_in_is_not_taken_from_the_wire() -> None:
         Equipment(terms, (torch.zeros(4, 20), torch.zeros(4).long()), 0, "https://x", None, "auto")
 
 
+@pytest.mark.parametrize(("largest", "dtype"), [(255, torch.float32), (255, torch.int64), (-255, torch.float32)])
+def test_images_of_0_to_255_that_are_no_bytes_are_refused(largest: float, dtype: torch.dtype) -> None:
+    terms = Terms.read(TERMS | {"model": "lenet5", "shape": [1, 28, 28], "scale": [0.01], "shift": [-0.5]}, "https://x")
+    inputs = torch.zeros(4, 1, 28, 28, dtype=dtype)
+    inputs[2] = largest
+    with pytest.raises(
+        UserError, match=r"data: the inputs are .*255.*, but this run's images, once scaled, -0.5 to 2.05"
+    ):
+        Equipment(terms, (inputs, torch.zeros(4).long()), 0, "https://x", None, "auto")
+
+
+@pytest.mark.parametrize("inputs", [torch.full((4, 1, 28, 28), 255, dtype=torch.uint8), 3 * torch.ones(4, 1, 28, 28)])
+def test_bytes_and_images_that_are_scaled_are_taken(inputs: torch.Tensor) -> None:
+    terms = Terms.read(TERMS | {"model": "lenet5", "shape": [1, 28, 28], "scale": [0.01], "shift": [-0.5]}, "https://x")
+    with pytest.raises(UserError, match="the model 'lenet5' has other parameters here"):  # which is looked at next
+        Equipment(terms, (inputs, torch.zeros(4).long()), 0, "https://x", None, "auto")
+
+
 @pytest.mark.parametrize(
     ("words", "change"),
     [
