@@ -114,6 +114,10 @@ class Browser:
         """Let what is drawn follow: observers of a size hear of a new one a frame later."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
+    def fits(self, width: int) -> None:
+        """Nothing on the page is wider, once its charts have followed, which on a busy machine takes many frames."""
+        self.wait(f"document.documentElement.scrollWidth === {width}")
+
     def run(self, script: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]

@@ -327,7 +327,7 @@ def test_what_stays_on_the_screen_covers_what_is_below_it(browser: Browser, page
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_a_phone_and_a_desk(browser: Browser, page: Path, width: int) -> None:
     browser.open(page, width=width)
-    assert browser.run("document.documentElement.scrollWidth") == width
+    browser.fits(width)
 
 
 def test_a_name_cannot_bring_a_script(browser: Browser, runs: Path, tmp_path: Path) -> None:

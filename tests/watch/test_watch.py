@@ -252,7 +252,7 @@ def test_it_moves_while_a_run_goes_on_and_survives_its_kill_and_resume(
         assert browser.run("charts.score.u.data[0].every((minute, at, all) => !at || minute >= all[at - 1])")
         assert browser.run("Math.max(...charts.score.u.data[0])") < 10, "minutes of real time, not virtual seconds"
         browser.resize(390, 800)
-        assert browser.run("document.documentElement.scrollWidth") == 390
+        browser.fits(390)
         assert browser.complaints == []
 
 
