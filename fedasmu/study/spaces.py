@@ -22,11 +22,13 @@ from fedasmu.study.variants import Variant, distinct
 RATE = "local.lr"
 FACTORS = (1.0, 3.2, 0.32, 10.0, 0.1)  # of the recipe's learning rate, as they are tried
 MOST = 2 * len(FACTORS) - 1  # trials: half of them, rounded up, are these
-POLYNOMIAL = {"polynomial_alpha": (0.1, 0.3, 0.6, 0.9), "polynomial_a": (0.25, 0.5, 1.0)}  # as FedAsync's
 SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settings, around their defaults
-    "fedasmu": {"lambda0": (2.0, 8.0, 32.0), "iota0": (0.03, 0.1, 0.3)},
-    "fedasmu-da": POLYNOMIAL,  # whose weights know no lambda and no iota
-    "fedasmu-0": POLYNOMIAL,
+    "fedasmu": {
+        "lambda0": (2.0, 8.0, 32.0),
+        "iota0": (0.03, 0.1, 0.3),
+        "polynomial_alpha": (0.1, 0.3, 0.6, 0.9),  # as FedAsync's
+        "polynomial_a": (0.25, 0.5, 1.0),
+    },
     "fedasmu-r": {"stride": (0.0, 0.5, 1.0, 2.0)},  # tasks differ in it; in lambda0 and iota0 hardly
     "fedprox": {"mu": (0.001, 0.01, 0.1, 1.0)},
     "moon": {"mu": (0.1, 1.0, 5.0), "temperature": (0.1, 0.5, 1.0)},
@@ -43,6 +45,14 @@ SPACES: Mapping[str, Mapping[str, Sequence[float]]] = {  # a method's own settin
     "ca2fl": {"buffer": (2, 5, 10), "server_lr": (0.5, 1.0, 2.0)},
     "fadas": {"buffer": (2, 5, 10), "server_lr": (0.0003, 0.001, 0.003, 0.01)},
     "area": {"buffer": (1, 3)},
+}
+NEEDS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # settings that count only where another one has this value
+    "fedasmu": {
+        **dict.fromkeys(("lambda0", "iota0"), ("server_weights", "dynamic")),
+        **dict.fromkeys(("polynomial_alpha", "polynomial_a"), ("server_weights", "polynomial")),
+    },
+    "fedasmu-r": {"stride": ("correction", "cached")},
+    "fedasync": {"polynomial_a": ("staleness", "polynomial")},
 }
 
 
@@ -93,17 +103,21 @@ def _rates(variant: Variant, rate: float, factors: Sequence[float]) -> list[Vari
 
 def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:
     """All combinations of the method's own settings that change it. What the variant says itself stays as it is."""
-    method = named(variant.method)
-    said = {key_of(change) for change in variant.changes}
-    space = SPACES.get(variant.method) or SPACES.get(method.names()[0], {})
-    own = {key: values for key, values in space.items() if f"algorithm.{key}" not in said}
+    name, mine = named(variant.method).names()[0], _method(variant)
+    fixed = {key_of(change).removeprefix("algorithm.") for change in variant.changes} | _idle(name, mine)
+    own = {key: values for key, values in SPACES.get(name, {}).items() if key not in fixed}
     combinations = list(itertools.product(*own.values()))
-    combinations.sort(key=lambda values: derive(0, "trial", method.names()[0], *map(str, values)))
+    combinations.sort(key=lambda values: derive(0, "trial", name, *map(str, values)))
     drawn = [
         tuple((f"algorithm.{key}", f"{value:g}") for key, value in zip(own, values, strict=True))
         for values in combinations
     ]
-    return [settings for settings in drawn if _method(variant.changed(settings)) != _method(variant)]
+    return [settings for settings in drawn if _method(variant.changed(settings)) != mine]
+
+
+def _idle(name: str, method: Algorithm) -> set[str]:
+    """The settings that do nothing, since another one has not the value that they need."""
+    return {key for key, (other, value) in NEEDS.get(name, {}).items() if getattr(method, other) != value}
 
 
 def _method(variant: Variant) -> Algorithm:

@@ -129,16 +129,33 @@ def test_what_a_variant_has_by_another_of_its_settings_is_not_tried_again(text: 
     assert sorted([*tried, stride]) == ["0", "0.5", "1", "2"]
 
 
-@pytest.mark.parametrize("method", ["fedasmu", "fedasmu-da", "fedasmu-fa", "fedasmu-0"])
-def test_what_is_tried_of_an_ablations_own_changes_it(method: str, tmp_path: Path) -> None:
-    """The learned weights' settings do nothing to one that weighs by a polynomial."""
-    own = [_given(one) for one in with_settings(variants.read(method), {method: []}, 0.1, 9)]
+POLYNOMIAL = [
+    "fedasmu-da",
+    "fedasmu-0",
+    "fedasmu(server_weights=polynomial)",
+]  # no learned weights, so no settings of them
+
+
+@pytest.mark.parametrize("text", ["fedasmu", "fedasmu-fa", *POLYNOMIAL])
+def test_what_is_tried_of_a_variants_own_changes_it(text: str, tmp_path: Path) -> None:
+    (chosen,) = variants.read(text)
+    own = [_given(one) for one in with_settings([chosen], {chosen.label: []}, 0.1, 9)]
     models = set()
-    for place, changes in enumerate([{}, *own]):
-        table = settings(algorithm={"name": method}, stop={"uploads": 20})
+    for place, changes in enumerate([_given(chosen), *own]):
+        table = settings(algorithm={"name": chosen.method}, stop={"uploads": 20})
         run = Experiment(table, changes, model=softmax, data=blobs()).run(tmp_path / str(place))
         models.add((run.directory / "model.safetensors").read_bytes())
     assert len(models) == 1 + len(own) == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["fedasync(staleness=constant)", "fedasync(staleness=hinge)", "fedasmu-r(correction=none)"]
+)
+def test_a_setting_that_does_nothing_beside_another_is_not_tried(text: str) -> None:
+    (chosen,) = variants.read(text)
+    tried = [_given(one) for one in with_settings([chosen], {chosen.label: []}, 0.1, 9)]
+    assert len({tuple(one.items()) for one in tried}) == 4
+    assert not any(one.keys() & {"algorithm.polynomial_a", "algorithm.stride"} for one in tried)
 
 
 def test_no_more_trials_than_every_method_has() -> None:
