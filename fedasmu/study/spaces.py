@@ -64,7 +64,8 @@ def check(count: int, name: str = "trials") -> None:
 def with_rates(variants: Sequence[Variant], rate: float, count: int) -> list[Variant]:
     """The first half of `count` trials: every variant as it is, and with other learning rates. `rate`: the recipe's."""
     as_it_is = [replace(variant, base=variant.label) for variant in variants]  # no trial of another one's
-    others = [[one, *_rates(one, rate, FACTORS[1 : _half(count)])] for one in as_it_is]
+    factors = (*FACTORS[1 : _half(count)], FACTORS[0])  # the recipe's own rate only where a variant has another of them
+    others = [[one, *_rates(one, rate, factors, _half(count) - 1)] for one in as_it_is]
     return distinct(list(itertools.chain(*others)))
 
 
@@ -77,7 +78,7 @@ def with_settings(
         kept = [(key, value) for key, _, value in (text.partition("=") for text in best[variant.label]) if key == RATE]
         own = [variant.changed((*kept, *settings)) for settings in _drawn(variant)]
         more = count - _half(count)
-        found += [*own, *_rates(variant, rate, between(FACTORS[: _half(count)], more))][:more]
+        found += [*own, *_rates(variant, rate, between(FACTORS[: _half(count)], more + 1), more)][:more]
     return found
 
 
@@ -97,8 +98,12 @@ def _half(count: int) -> int:
     return (count + 1) // 2
 
 
-def _rates(variant: Variant, rate: float, factors: Sequence[float]) -> list[Variant]:
-    return [variant.changed([(RATE, f"{factor * rate:.3g}")]) for factor in factors]
+def _rates(variant: Variant, rate: float, factors: Sequence[float], count: int) -> list[Variant]:
+    """So many of these factors of the recipe's rate; not the variant's own rate, with which it is tried as it is."""
+    said = [change for change in variant.changes if key_of(change) == RATE]
+    own = parse(override({}, [f"algorithm.name={variant.method}", f"{RATE}={rate}", *said])).local.lr
+    shown = [f"{factor * rate:.3g}" for factor in factors]
+    return [variant.changed([(RATE, one)]) for one in shown if one != f"{own:.3g}"][:count]
 
 
 def _drawn(variant: Variant) -> list[tuple[tuple[str, str], ...]]:

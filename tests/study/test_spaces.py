@@ -48,6 +48,14 @@ def test_learning_rates_come_first_and_are_the_same_for_all() -> None:
     assert [_given(one) for one in tried] == [{}, {"local.lr": "0.096"}, {"local.lr": "0.0096"}] * 3
 
 
+def test_a_variants_own_learning_rate_is_not_tried_twice() -> None:
+    """An earlier sweep may have found it among those that all try: then the recipe's own is tried beside it."""
+    (found,) = variants.starting_from({"fedavg": ["local.lr=0.096"]}, variants.read("fedavg"))
+    assert [_given(one)["local.lr"] for one in with_rates([found], 0.03, 6)] == ["0.096", "0.0096", "0.03"]
+    for count in range(1, 10):
+        assert len({_given(one)["local.lr"] for one in _all([found], count, "0.096")}) == count
+
+
 def test_settings_of_its_own_are_tried_at_the_rate_that_was_best_for_a_method() -> None:
     chosen = variants.read("fedasmu-r,fedbuff,area,fedavg")
     best = {"fedasmu-r": ["local.lr=0.096"], "fedbuff": [], "area": ["local.lr=0.0096"], "fedavg": ["local.lr=0.096"]}
