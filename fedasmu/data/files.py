@@ -66,8 +66,9 @@ def from_csv(
         targets = _numbered([_label(path, line, row, target, "target") for line, row in rows])
     owners = None if device is None else [_label(path, line, row, device, "device") for line, row in rows]
     kept, held, shards = _divided(len(rows), owners, devices, test, seed)
-    centre, spread = inputs[kept].mean(0), inputs[kept].std(0)
-    inputs = ((inputs - centre) / np.where(spread > 0, spread, 1.0)).astype(np.float32)
+    learned = inputs[kept]
+    spread = np.where(np.ptp(learned, axis=0) > 0, learned.std(0), 1.0)  # of equal numbers, that is 0 but for rounding
+    inputs = ((inputs - learned.mean(0)) / spread).astype(np.float32)
     return _federated(path, (inputs[kept], targets[kept]), (inputs[held], targets[held]), shards)
 
 

@@ -62,6 +62,15 @@ def test_the_page_runs_as_it_stands(folder: Path, monkeypatch: pytest.MonkeyPatc
     sys.modules.pop("mine", None)
 
 
+@pytest.mark.parametrize("odd", range(25))  # five of them are kept to test on
+def test_a_column_of_equal_numbers_is_not_divided_by_their_rounding(tmp_path: Path, odd: int) -> None:
+    """Where the one row that differs is kept to test on, its number would have 16 digits."""
+    rows = [f"{0.2 if row == odd else 0.1},{row % 2}" for row in range(25)]
+    (tmp_path / "rows.csv").write_text("\n".join(["level,class", *rows]))
+    data = from_csv(tmp_path / "rows.csv", "class", devices=2)
+    assert max(float(examples.inputs.abs().max()) for examples in (data.train, data.test)) < 5
+
+
 def test_every_owner_is_a_device_and_no_example_is_lost_or_shared(folder: Path) -> None:
     data = from_csv("measurements.csv", target="faulty", device="site")
     assert [len(shard) for shard in data.shards] == [48] * 12
