@@ -45,6 +45,11 @@ def federated_data(config: Config, say: Callable[[str], None]) -> tuple[Federate
                 say(f"data.{key} = {value} is not used: data of your own come divided over their devices")
         return _own_data(config.data.name), {}
     dataset = _read(config.data, say)
+    if dataset.overlapping and config.evaluate.on_devices:
+        say(
+            f"evaluate.on_devices = {config.evaluate.on_devices}: examples of {dataset.name} overlap, so that what a "
+            "device measures on has readings that it trains on; the test data have none of them"
+        )
     if config.data.held_out:
         kept, held_out = _held_out(dataset, config.data.held_out, derive(config.seed, "hold out"))
         users = None if dataset.users is None else dataset.users[kept]

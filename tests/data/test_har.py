@@ -83,6 +83,23 @@ def test_what_is_held_out_to_tune_on_shares_no_reading_with_what_is_trained_on(
     assert [len(shard) for shard in data.shards] == [10, 10, 10]
 
 
+def test_devices_that_measure_on_readings_that_they_train_on_are_told_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they hold out is drawn at random, and the server does not know what is in it."""
+    dataset = load(small(), folder)
+    monkeypatch.setattr(materials, "_read", lambda settings, say: dataset)
+    for share, told in ((0.2, True), (0.0, False)):
+        recipe = {
+            "algorithm": "fedavg",
+            "data": {"name": "uci-har", "split": "user"},
+            "evaluate": {"on_devices": share},
+        }
+        heard: list[str] = []
+        materials.federated_data(checked(recipe), heard.append)
+        assert any("has readings that it trains on" in line for line in heard) == told
+
+
 GYRO = "train/Inertial Signals/body_gyro_y_train.txt"
 DAMAGE: dict[str, tuple[str, Callable[[str], str], str]] = {
     "truncated": (GYRO, lambda old: old[:-200], "its last line has no end"),
