@@ -6,6 +6,7 @@ import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedasmu.seeding import derive
 
 Pair = tuple[Any, Any]
 """Inputs and targets, as tensors or numpy arrays."""
+LOOKED_AT = 1 << 26  # bytes of inputs that data are known by
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +86,19 @@ class FederatedData:
         """The shape of one input."""
         return tuple(self.train.inputs.shape[1:])
 
+    @property
+    def fingerprint(self) -> str:
+        """By which they are known again: of all targets and shards, and of many inputs some of their rows."""
+        digest = sha256()
+        for part in (self.train, self.test):
+            few = part.inputs[:: 1 + part.inputs.nbytes // LOOKED_AT]
+            for tensor in (few, part.targets, part.scale, part.shift):
+                _add(digest, tensor)
+            digest.update(str(tuple(part.inputs.shape)).encode())
+        for shard in self.shards:
+            _add(digest, shard)
+        return digest.hexdigest()
+
     def workload(self, device: int, batch: int, epochs: int) -> Workload:
         return Workload(len(self.shards[device]), batch, epochs)
 
@@ -91,6 +106,12 @@ class FederatedData:
         """The same data, of which each device keeps this share to measure on."""
         parts = [hold_out(shard, share, derive(seed, "device", device)) for device, shard in enumerate(self.shards)]
         return replace(self, shards=[kept for kept, _ in parts], held=[held for _, held in parts])
+
+
+def _add(digest: Any, tensor: Tensor | None) -> None:
+    if tensor is not None:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().numpy().data)
 
 
 def held_count(examples: int, share: float) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from fedasmu.errors import DeviceError, Interrupted, UserError
 from fedasmu.pools import Workers
 from fedasmu.run.build import World
 from fedasmu.run.conclusion import conclude, early, on
-from fedasmu.run.extension import check_settings
+from fedasmu.run.extension import check_data, check_settings
 from fedasmu.run.result import Result
 from fedasmu.run.wall import dated
 from fedasmu.server.desk import Desk
@@ -115,6 +115,7 @@ class Drive:
             self.driver.begin()
             return
         check_settings(self.world.config, state, self.directory)
+        check_data(self._data, state, self.directory)
         try:
             self.driver.restore(state)
             self._before, before = float(state["wall"]), state["on"]
@@ -142,9 +143,14 @@ class Drive:
             raise Interrupted
 
     def _save(self) -> None:
-        about = {"wall": self._wall(), "on": on(self.world), "config": self.world.config.toml()}
+        about = {"wall": self._wall(), "on": on(self.world), "config": self.world.config.toml(), "data": self._data}
         checkpoint.save({**self.driver.state(), **about}, self.directory / "checkpoint")
         self.driver.kept()
+
+    @cached_property
+    def _data(self) -> str | None:
+        """By which a run that goes on knows its data; None: it only simulates times."""
+        return None if self.world.data is None else self.world.data.fingerprint
 
     def _wall(self) -> float:
         return self._before + time.monotonic() - self._began

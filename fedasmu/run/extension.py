@@ -160,3 +160,12 @@ def check_settings(config: Config, state: Any, directory: Path) -> None:
                 f"{directory / 'config.toml'}: {key} is {now.get(key)!r}, and was {began.get(key)!r} when the run was "
                 "saved: put it back, or start it again (overwrite)"
             )
+
+
+def check_data(data: str | None, state: Mapping[str, Any], directory: Path) -> None:
+    """The second half of a run is trained on the data of the first: these may come from a program, or files change."""
+    if state.get("data", data) != data:  # one that was saved by an older version does not know
+        raise UserError(
+            f"{directory}: its data are not those that it was begun with: give it the same, in the same order, or "
+            "start it again (overwrite)"
+        )

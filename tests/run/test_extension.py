@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedasmu import Experiment, Result
+from fedasmu.data import federated
 from fedasmu.errors import UserError
 from helpers.blobs import blobs, outputs, settings, softmax
 
@@ -122,6 +125,29 @@ def test_an_interrupted_run_may_be_extended_too(tmp_path: Path) -> None:
     result, _ = extended(tmp_path / "run", 30)
     assert outputs(result) == outputs(made(tmp_path / "long", 30))
     assert result.config["stop"]["uploads"] == 30
+
+
+def test_a_run_goes_on_with_the_data_that_it_was_begun_with_alone(tmp_path: Path) -> None:
+    """They may be given in Python, made by a program that draws anew, or be files that were replaced."""
+    made(tmp_path / "run", 10, extendable=True)
+    (tmp_path / "run" / "summary.json").unlink()
+    table, data = settings(stop={"uploads": 20}, fleet={"dropout": 0.1}), blobs()
+    train = replace(data.train, inputs=data.train.inputs + (torch.arange(300) == 299)[:, None])
+    dealt = [data.shards[1], data.shards[0], *data.shards[2:]]
+    for other in (replace(data, train=train), replace(data, shards=dealt), replace(data, test=data.train)):
+        with pytest.raises(UserError, match="its data are not those that it was begun with"):
+            Experiment(table, model=softmax, data=other).run(tmp_path / "run", resume=True)
+    result = Experiment(table, model=softmax, data=blobs()).run(tmp_path / "run", resume=True)
+    assert outputs(result) == outputs(made(tmp_path / "long", 20))
+
+
+def test_large_inputs_are_known_by_some_of_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federated, "LOOKED_AT", 20 * 4 * 60)  # of 300 rows: each sixth
+    data = blobs()
+    seen, unseen = (
+        replace(data.train, inputs=data.train.inputs + (torch.arange(300) == row)[:, None]) for row in (6, 7)
+    )
+    assert replace(data, train=seen).fingerprint != data.fingerprint == replace(data, train=unseen).fingerprint
 
 
 TRACE = "device,start,end\n" + "".join(f"{device},0,100\n" for device in range(10))
