@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, fiel
 
 # Absolute, so that a run directory can be resumed from anywhere.
 AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+SHA256 = "^[0-9a-f]{64}$"
 NONE = "none"  # TOML has no word for it
 
 

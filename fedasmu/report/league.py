@@ -224,4 +224,6 @@ def _distinct(tasks: Sequence[dict[str, str]], keys: Sequence[str]) -> int:
 
 def _shown(task: dict[str, str], key: str) -> str:
     value = task.get(key, "default")
+    if key.endswith("_sha256"):
+        return f"{key} = {value[:12]}"
     return value if key.endswith(".preset") else f"{key} = {value}"

@@ -25,7 +25,6 @@ DEFAULTS = flat(
         if isinstance(field.default, Section)
     }
 )
-# Of first weights their digest counts, not where they lay.
 NOT_THE_TASK = {"seed", "engine", "device", *WITHOUT_INFLUENCE}
 Floats = NDArray[np.float64]
 
@@ -38,7 +37,9 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         table = DEFAULTS | {printable(key): value for key, value in flat(self.result.config).items()}
-        return {key: printable(value) if isinstance(value, str) else value for key, value in table.items()}
+        shown = {key: printable(value) if isinstance(value, str) else value for key, value in table.items()}
+        # Of a file its digest counts, not where it lay.
+        return {key: value for key, value in shown.items() if f"{key}_sha256" not in shown}
 
     @property
     def seed(self) -> int:

@@ -19,8 +19,9 @@ from fedasmu.data.federated import FederatedData
 from fedasmu.errors import UserError
 from fedasmu.measure import IN_PYTHON
 from fedasmu.run.result import flat
-from fedasmu.run.start import start_of, vouched
+from fedasmu.run.start import start_of, with_fleet, with_weights
 from fedasmu.settings.config import WITHOUT_INFLUENCE, Config, Stop
+from fedasmu.settings.fleets import FLEET_FILES
 from fedasmu.settings.recipe import parse, read
 from fedasmu.storage.record import SERVED, SHELVES
 from fedasmu.system.disk import write_whole
@@ -97,9 +98,14 @@ def read_here(config: Config) -> Config:
 def differences(there: Config, wanted: Config) -> list[str]:
     """The settings in which two runs differ, as far as they can change a result."""
     old, new = (flat(tomllib.loads(config.toml())) for config in (there, wanted))
-    ignored = set(WITHOUT_INFLUENCE)
-    if wanted.data.split == "user" or ":" in wanted.data.name:
-        ignored.add("fleet.devices")  # the data decide how many there are
+    decided = {"fleet.devices"} if wanted.data.split == "user" or ":" in wanted.data.name else set()  # by the data
+    return [key for key in _differing(old, new) if key not in decided]
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Of a fleet's file its digest counts; of a run that is older than these, where it was."""
+    files = {f"fleet.{key}" for key in FLEET_FILES}
+    ignored = {key if f"{key}_sha256" in old else f"{key}_sha256" for key in files} | WITHOUT_INFLUENCE
     return sorted(key for key in {*old, *new} - ignored if old.get(key) != new.get(key))
 
 
@@ -120,9 +126,11 @@ def _recorded(table: dict[str, Any], config: Config, path: Path) -> Config:
 
 
 def _as_begun(config: Config, data: FederatedData | None, weights: Mapping[str, Tensor] | None) -> Config:
-    """The settings as a run that begins with them writes them down."""
+    """The settings as a run that begins with them writes them down. What it vouches for already is not read."""
     if config.model.weights_sha256 is None:
-        config = vouched(config, start_of(config.model, weights))
+        config = with_weights(config, start_of(config.model, weights))
+    if not config.fleet.is_vouched_for:
+        config = with_fleet(config)
     if data is not None and config.data.name == IN_PYTHON and not config.timing_only:
         config = config.model_copy(update={"fleet": config.fleet.model_copy(update={"devices": len(data.shards)})})
     return read_here(config)
@@ -154,8 +162,8 @@ def check_settings(config: Config, state: Any, directory: Path) -> None:
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{directory}: its checkpoint does not say what run it is of ({error})") from None
     grown = () if config.algorithm.knows_budget else BUDGETS
-    for key in sorted({*began, *now} - WITHOUT_INFLUENCE):
-        if began.get(key) != now.get(key) and not (key in grown and now.get(key, math.inf) >= began.get(key, math.inf)):
+    for key in _differing(began, now):
+        if not (key in grown and now.get(key, math.inf) >= began.get(key, math.inf)):
             raise UserError(
                 f"{directory / 'config.toml'}: {key} is {now.get(key)!r}, and was {began.get(key)!r} when the run was "
                 "saved: put it back, or start it again (overwrite)"

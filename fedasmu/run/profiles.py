@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from fedasmu.errors import UserError
 from fedasmu.roster import Seconds
 from fedasmu.seeding import derive
-from fedasmu.settings.fleets import FleetSettings
+from fedasmu.settings.fleets import FLEET_FILES, FleetSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,26 @@ def profiles(settings: FleetSettings, seed: int) -> list[Profile]:
         return _drawn(settings, seed)
     except ValueError as error:
         raise UserError(f"fleet: {error}") from None
+
+
+def vouched_for(settings: FleetSettings) -> FleetSettings:
+    """The section with the digests of the files that it names. Refuses others than it vouches for."""
+    digests = {}
+    for key in FLEET_FILES:
+        path, known = getattr(settings, key), getattr(settings, f"{key}_sha256")
+        if path is None:
+            continue
+        try:
+            found = sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise UserError(f"fleet.{key}: {path}: cannot be read: {error.strerror}") from None
+        if known not in (None, found):
+            raise UserError(
+                f"fleet.{key} = {path}: not the file that the recipe names: its digest is {found}, "
+                f"and fleet.{key}_sha256 = {known}"
+            )
+        digests[f"{key}_sha256"] = found
+    return settings.model_copy(update=digests)
 
 
 def _drawn(settings: FleetSettings, seed: int) -> list[Profile]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedasmu.errors import UserError, did_you_mean
 from fedasmu.measure import IN_PYTHON
+from fedasmu.run.profiles import vouched_for
 from fedasmu.settings.config import Config, ModelSettings
 from fedasmu.vector import Layout
 
@@ -74,7 +75,17 @@ def start_of(settings: ModelSettings, given: Mapping[str, Tensor] | None = None)
 
 
 def vouched(config: Config, start: Start | None) -> Config:
-    """The recipe with the digest of the weights that it starts from."""
+    """The recipe with the digests of the files that it names."""
+    return with_fleet(with_weights(config, start))
+
+
+def with_fleet(config: Config) -> Config:
+    """With those of its fleet: profiles and trace."""
+    return config.model_copy(update={"fleet": vouched_for(config.fleet)})
+
+
+def with_weights(config: Config, start: Start | None) -> Config:
+    """With that of the weights that it starts from."""
     if start is None:
         return config
     return config.model_copy(update={"model": config.model.model_copy(update={"weights_sha256": start.digest})})

@@ -16,7 +16,7 @@ from fedasmu.engines.optimiser import Optimiser
 from fedasmu.errors import UserError
 from fedasmu.imports import named_code
 from fedasmu.measure import CROSS_ENTROPY, IN_PYTHON, LOSSES, known
-from fedasmu.section import AbsolutePath, Section
+from fedasmu.section import SHA256, AbsolutePath, Section
 from fedasmu.server.transfer import TransferSettings
 from fedasmu.settings.deployment import NetworkSettings
 from fedasmu.settings.evaluation import Evaluation
@@ -38,7 +38,7 @@ class ModelSettings(Section):
         None, description="a safetensors file to start from, instead of weights drawn from the seed"
     )
     weights_sha256: str | None = Field(
-        None, pattern="^[0-9a-f]{64}$", description="what sha256sum says of that file; a run directory always has it"
+        None, pattern=SHA256, description="what sha256sum says of that file; a run directory always has it"
     )
 
     @model_validator(mode="after")

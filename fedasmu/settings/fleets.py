@@ -9,7 +9,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fedasmu.errors import did_you_mean
-from fedasmu.section import AbsolutePath, Section
+from fedasmu.section import SHA256, AbsolutePath, Section
+
+FLEET_FILES = ("profiles", "trace")  # keys that name a file; what counts is its digest, wherever it is
 
 PRESETS_OF_FLEETS: dict[str, tuple[str, dict[str, Any]]] = {
     "base": ("100 devices, the slowest 5 times slower than the fastest", {}),
@@ -70,7 +72,13 @@ class FleetSettings(Section):
     availability: float = Field(1.0, gt=0, le=1, description="share of each cycle that a device is online")
     cycle: float = Field(3600.0, gt=0, allow_inf_nan=False, description="seconds")
     profiles: AbsolutePath | None = Field(None, description="a CSV or JSON of measured devices, instead of drawn ones")
+    profiles_sha256: str | None = Field(
+        None, pattern=SHA256, description="what sha256sum says of that file; a run directory always has it"
+    )
     trace: AbsolutePath | None = Field(None, description="a CSV of device,start,end: when each one is online")
+    trace_sha256: str | None = Field(
+        None, pattern=SHA256, description="what sha256sum says of that file; a run directory always has it"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -91,6 +99,17 @@ class FleetSettings(Section):
                 )
             merged |= PRESETS_OF_FLEETS[name][1]
         return merged | table
+
+    @property
+    def is_vouched_for(self) -> bool:
+        return all(getattr(self, key) is None or getattr(self, f"{key}_sha256") is not None for key in FLEET_FILES)
+
+    @model_validator(mode="after")
+    def _check_digests(self) -> FleetSettings:
+        for key in FLEET_FILES:
+            if getattr(self, f"{key}_sha256") is not None and getattr(self, key) is None:
+                raise ValueError(f"{key}_sha256 is of {key}, and fleet.{key} names none")
+        return self
 
     @model_validator(mode="after")
     def _check_link_spread(self) -> FleetSettings:

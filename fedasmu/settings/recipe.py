@@ -97,14 +97,16 @@ def key_of(change: str) -> str:
 def override(table: dict[str, Any], changes: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Apply `section.key=value`, one after the other.
 
-    A new method drops the settings of the one it replaces, new data the stand-in for the old ones. A preset goes before
-    what the recipe says of its keys.
+    A new method drops the settings of the one it replaces, new data the stand-in for the old ones, a new file the old
+    one's digest. A preset goes before what the recipe says of its keys.
     """
     if isinstance(table.get("algorithm"), str):
         table = table | {"algorithm": {"name": table["algorithm"]}}
     pairs = [(*_pair(text, option), text) for text in changes]
     if any(keys == ["data", "name"] and value != _name(table, "data", Data().name) for keys, value, _ in pairs):
         table = _without(table, "data", {"fallback"})
+    for keys, _, _ in pairs:
+        table = _without(table, keys[0], {f"{keys[-1]}_sha256"})
     for keys, value, text in pairs:
         if keys == ["algorithm"]:
             keys = ["algorithm", "name"]
