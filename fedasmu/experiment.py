@@ -24,7 +24,7 @@ from fedasmu.imports import GO_ON, INSIDE
 from fedasmu.measure import IN_PYTHON
 from fedasmu.run.build import World, build
 from fedasmu.run.drive import Drive
-from fedasmu.run.extension import extend, longer, recipe_of
+from fedasmu.run.extension import extend, is_done, longer, recipe_of
 from fedasmu.run.profiles import write_profiles
 from fedasmu.run.progress import Live
 from fedasmu.run.result import Result
@@ -138,10 +138,7 @@ class Experiment:
             say(f"{self.config.algorithm.name} stands inside a function: `fedasmu resume` will not find it; {GO_ON}")
         check_idle(directory)
         if resume:
-            recipe_of(directory)
-            with claimed(directory, resume, overwrite):
-                extend(self.config, directory, say, self._given, self._weights)
-            if (directory / "summary.json").exists():
+            if is_done(self.config, directory, self._given, self._weights):
                 say(f"{directory} is finished already")
                 return Result(directory)
         else:
@@ -151,9 +148,11 @@ class Experiment:
             world = self._build(say)
             fleet = fleet_of(world)
             held.enter_context(claimed(directory, resume, overwrite))
-            if resume and (directory / "summary.json").exists():  # by another process, while the data were read
-                return Result(directory)
-            if not resume:
+            if resume:  # only now: what cannot be built, for want of its data, leaves a finished run as it is
+                extend(self.config, directory, say, self._given, self._weights)
+                if (directory / "summary.json").exists():  # by another process, while the data were read
+                    return Result(directory)
+            else:
                 write_whole(directory / "config.toml", world.config.toml())
             with replaced(directory / "fleet.csv") as path:
                 write_profiles(world.profiles, path)

@@ -23,7 +23,7 @@ from fedasmu.run.start import start_of, with_fleet, with_weights
 from fedasmu.settings.config import WITHOUT_INFLUENCE, Config, Stop
 from fedasmu.settings.fleets import FLEET_FILES
 from fedasmu.settings.recipe import parse, read
-from fedasmu.storage.record import SERVED, SHELVES
+from fedasmu.storage.record import SERVED, SHELVES, claimed
 from fedasmu.system.disk import write_whole
 
 BUDGETS = ("stop.uploads", "stop.time")
@@ -60,6 +60,18 @@ def recipe_of(directory: Path) -> Path:
     return path
 
 
+def is_done(
+    config: Config, directory: Path, data: FederatedData | None = None, weights: Mapping[str, Tensor] | None = None
+) -> bool:
+    """Whether the run in this directory is finished, with no smaller budget. Any other difference is refused.
+
+    `data` and `weights` are those given in Python.
+    """
+    recipe_of(directory)
+    with claimed(directory, resume=True, overwrite=False):
+        return not _grows(config, directory, data, weights) and (directory / "summary.json").exists()
+
+
 def extend(
     config: Config,
     directory: Path,
@@ -67,17 +79,11 @@ def extend(
     data: FederatedData | None = None,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Give the run in this directory the budget of `config`; one that was finished is no longer, if that is larger.
-
-    Any other difference is refused, before anything is changed. `data` and `weights` are those given in Python.
-    """
+    """Give the run in this directory the budget of `config`; one that was finished is no longer, if that is larger."""
+    if not _grows(config, directory, data, weights):
+        return
     path = recipe_of(directory)
     table = read(path)
-    there = _recorded(table, config, path)
-    for key in differences(there, _as_begun(config, data, weights)):
-        _check_grown(key, there, config, path)
-    if there.stop == config.stop:
-        return
     # In this order: a kill in between leaves an unfinished run with its old budget, which is soon finished again.
     (directory / "summary.json").unlink(missing_ok=True)
     if not (directory / "checkpoint").is_dir() or config.algorithm.knows_budget:
@@ -86,6 +92,15 @@ def extend(
         for folder in ("checkpoint", SHELVES):
             shutil.rmtree(directory / folder, ignore_errors=True)
     write_whole(path, tomli_w.dumps(table | {"stop": tomllib.loads(config.toml())["stop"]}))
+
+
+def _grows(config: Config, directory: Path, data: FederatedData | None, weights: Mapping[str, Tensor] | None) -> bool:
+    """Whether the budget of `config` is larger. Refuses any other difference, before anything is changed."""
+    path = recipe_of(directory)
+    there = _recorded(read(path), config, path)
+    for key in differences(there, _as_begun(config, data, weights)):
+        _check_grown(key, there, config, path)
+    return there.stop != config.stop
 
 
 def read_here(config: Config) -> Config:

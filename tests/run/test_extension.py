@@ -107,6 +107,23 @@ def test_a_finished_run_goes_on_with_its_own_settings_alone(case: str, extendabl
     assert everything(tmp_path / "run") == before
 
 
+@pytest.mark.parametrize("extendable", [True, False])
+def test_a_finished_run_that_cannot_be_built_stays_as_it_is(extendable: bool, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    table = settings(stop={"uploads": 8}, fleet={"trace": str(trace)})
+    Experiment(table, **OWN).run(tmp_path / "run", extendable=extendable)
+    before = everything(tmp_path / "run")
+    trace.unlink()
+    with pytest.raises(UserError, match=r"fleet\.trace: .*cannot be read"):
+        extended(tmp_path / "run", 12)
+    with pytest.raises(UserError, match="data were given in Python"):
+        Experiment.of_run(tmp_path / "run", uploads=12, model=softmax).run(resume=True)
+    assert everything(tmp_path / "run") == before
+    trace.write_text(TRACE)
+    assert extended(tmp_path / "run", 12)[0].summary["uploads"] == 12
+
+
 def test_what_the_data_and_the_weights_decide_is_no_other_setting(tmp_path: Path) -> None:
     """The experiment itself does not have the number of devices, nor the digest of the weights, which its run has."""
     table = settings(stop={"uploads": 8}) | {"fleet": {}}
