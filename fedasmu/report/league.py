@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,6 +111,12 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
     kept = sound(found.values(), say)
     if bare := sum(not result.has_events for result in kept):
         say(f"{bare} of {len(kept)} runs without events.jsonl: what is told from events is not shown of them")
+    for one, other in _repeated(kept):
+        say(
+            f"left out: {printable(str(other.directory))}: it has the settings and the seed of "
+            f"{printable(str(one.directory))}, and other numbers: was code or data of your own another, or the version "
+            f"of fedasmu? As <label>/seed-{other.config['seed']} each is a row of its own"
+        )
     if kept and timed:
         say(f"{timed} {'run' if timed == 1 else 'runs'} of times alone (timing_only), so not in here")
     if not kept:
@@ -118,6 +124,16 @@ def find(directories: Sequence[str | Path], say: Callable[[str], None] = print) 
         trained = f"; {timed} simulated the order of events alone (timing_only)" if timed else ""
         raise UserError(f"{', '.join(map(str, directories))}: no finished run there{whole}{trained}")
     return kept
+
+
+def _repeated(results: Iterable[Result]) -> Iterator[tuple[Result, Result]]:
+    """Runs that have the place of an earlier one in a league, and are no copies of it."""
+    first: dict[tuple[object, ...], Run] = {}
+    for run in map(_labelled, results):
+        asked = sorted((key, str(value)) for key, value in run.settings.items() if key not in WITHOUT_INFLUENCE)
+        one = first.setdefault((run.label, run.task, *asked), run)
+        if run is not one and not run.has_numbers_of(one):
+            yield one.result, run.result
 
 
 def _unfinished(directory: Path) -> list[Path]:

@@ -313,6 +313,27 @@ def test_where_first_weights_lay_is_not_the_task(tmp_path: Path) -> None:
     assert [len(standing.runs) for standing in standings if standing.label == "fedavg"] == [2]
 
 
+def test_of_two_runs_with_one_place_the_second_is_named_unless_it_is_a_copy(tmp_path: Path) -> None:
+    """A method of the user's own was edited between them, or a model or data given in Python were others."""
+    made_run(tmp_path / "a/before", curve=FAST)
+    made_run(tmp_path / "a/later", curve=SLOW)
+    made_run(tmp_path / "b/copy", curve=FAST)
+    made_run(tmp_path / "b/seed", seed=1, curve=SLOW)
+    said: list[str] = []
+    (found,) = leagues(find([tmp_path], said.append))
+    assert [run.result.directory.name for run in found.reference.runs] == ["before", "seed"]
+    (line,) = [line for line in said if line.startswith("left out")]
+    assert line.startswith(
+        f"left out: {tmp_path / 'a/later'}: it has the settings and the seed of {tmp_path / 'a/befo'}"
+    )
+    assert "<label>/seed-0" in line
+    for name, label in (("before", "mine"), ("later", "edited")):
+        (tmp_path / label).mkdir()
+        (tmp_path / "a" / name).rename(tmp_path / label / "seed-0")
+    (found,) = leagues(find([tmp_path / "mine", tmp_path / "edited"], said.append))
+    assert sorted(standing.label for standing in found.standings) == ["edited", "mine"]
+
+
 def test_a_table_says_what_makes_its_rows_unequal(tmp_path: Path) -> None:
     made_run(tmp_path / "fedasmu/seed-0", "fedasmu", 0, uploads=1160, engine="native")
     made_run(tmp_path / "fedbuff/seed-0", "fedbuff", 0, uploads=5000, engine="PyTorch")
