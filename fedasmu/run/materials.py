@@ -24,8 +24,6 @@ from fedasmu.models.initialise import seeded
 from fedasmu.seeding import derive
 from fedasmu.settings.config import Config, Data, ModelSettings
 
-DIVIDING = ("split", "alpha", "min_samples", "shards_per_device")  # of the table [data]: who gets what
-
 
 def check_own(settings: Data) -> None:
     """Data of the user's own are judged on what they bring: silently, that would be the test data."""
@@ -40,9 +38,6 @@ def federated_data(config: Config, say: Callable[[str], None]) -> tuple[Federate
     """The data on their devices, and the options that a text model takes from them."""
     if ":" in config.data.name:
         check_own(config.data)
-        for key in DIVIDING:
-            if (value := getattr(config.data, key)) != Data.model_fields[key].default:
-                say(f"data.{key} = {value} is not used: data of your own come divided over their devices")
         return _own_data(config.data.name), {}
     dataset = _read(config.data, say)
     if dataset.overlapping and config.evaluate.on_devices:
