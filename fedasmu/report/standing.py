@@ -29,6 +29,13 @@ NOT_THE_TASK = {"seed", "engine", "device", *WITHOUT_INFLUENCE}
 Floats = NDArray[np.float64]
 
 
+def measured(result: Result) -> str:
+    """By whom or on what, where it was not by the server on the test data."""
+    if result.summary.get(f"{result.metric.name}_by") == "devices":
+        return "by the devices"
+    return "on held-out training data" if flat(result.config).get("data.held_out") else ""
+
+
 @dataclass(frozen=True)
 class Run:
     result: Result

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedasmu.errors import printable
 from fedasmu.report.overfitting import overfit
+from fedasmu.report.standing import measured
 from fedasmu.run.result import Result
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def lines(result: Result) -> list[tuple[str, str]]:
     if not result.is_of_times_alone:
         lines += [
             (f"{name}{_averaged(len(result.settled()))}", f"{result.score:.4f}"),
-            *([("  measured by", "the devices")] if run.get(f"{name}_by") == "devices" else []),
+            *([(f"  measured {how[0]}", how[2])] if any(how := measured(result).partition(" ")) else []),
             (f"last {name}", f"{result.last_score:.4f}"),
             (f"best {name}{'' if result.metric.larger else ' (the least)'}", f"{result.best_score:.4f}"),
             *_overfitting(result),
@@ -116,8 +117,14 @@ def curve(result: Result) -> Figure:
             )
     axes.set(
         xlabel=f"{result.clock} (s)",
-        ylabel=f"test {result.metric.name}",
+        ylabel=_judged(result),
         title=_title(run),
     )
     axes.grid(alpha=0.3)
     return figure
+
+
+def _judged(result: Result) -> str:
+    """The metric, and of which examples it is."""
+    name, how = result.metric.name, measured(result)
+    return f"{name}, measured {how}" if how else f"test {name}"

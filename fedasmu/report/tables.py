@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedasmu.errors import printable
 from fedasmu.report.league import League
-from fedasmu.report.standing import Reach, Standing
+from fedasmu.report.standing import Reach, Standing, measured
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,9 @@ def seeds_of(league: League) -> str:
 
 
 def _judged(league: League) -> str:
-    return league.metric.name if league.metric.larger else f"{league.metric.name} (less is better)"
+    name = league.metric.name if league.metric.larger else f"{league.metric.name} (less is better)"
+    how = measured(league.reference.runs[0].result)
+    return f"{name}, measured {how}" if how else name
 
 
 def settled(standings: Sequence[Standing]) -> str:

@@ -97,6 +97,12 @@ def test_the_same_runs_give_the_same_file(runs: Path, page: Path, tmp_path: Path
     assert write_page([runs], tmp_path / "new" / "again.html").read_bytes() == page.read_bytes()
 
 
+def test_it_says_where_runs_were_not_judged_on_test_data(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", overrides=["data.held_out=0.1"])
+    page = write_page([tmp_path / "run"], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"measured":"on held-out training data"' in page
+
+
 def test_nothing_in_it_comes_from_elsewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert '<link rel="stylesheet"' not in text
@@ -139,7 +145,11 @@ def test_it_opens_without_complaints_or_network(browser: Browser, page: Path) ->
 def test_the_curves_are_headed_by_the_metric(browser: Browser, page: Path, tmp_path: Path) -> None:
     other = tmp_path / "report.html"
     other.write_text(page.read_text(encoding="utf-8").replace('"metric":{"name":"accuracy"', '"metric":{"name":"rmse"'))
-    for shown, title in ((page, "Test accuracy"), (other, "Test rmse")):
+    tuned = tmp_path / "tuned.html"
+    held = '"measured":"on held-out training data"'
+    tuned.write_text(page.read_text(encoding="utf-8").replace('"measured":""', held))
+    titles = "Test accuracy", "Test rmse", "The accuracy, measured on held-out training data"
+    for shown, title in zip((page, other, tuned), titles, strict=True):
         browser.open(shown)
         assert browser.run("document.getElementById('curves-title').textContent") == title
 

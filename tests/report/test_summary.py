@@ -31,6 +31,29 @@ def test_only_simulated_time_is_called_virtual(tmp_path: Path) -> None:
     assert result.clock == "virtual time", "its devices played a simulation"
 
 
+def test_a_picture_says_on_which_examples_a_run_was_measured(tmp_path: Path) -> None:
+    def label(name: str, *changes: str, by: str = "server") -> str:
+        return made_run(tmp_path / name, overrides=changes, accuracy_by=by).plot().axes[0].get_ylabel()
+
+    assert label("plain") == "test accuracy"
+    assert label("tuning", "data.held_out=0.1") == "accuracy, measured on held-out training data"
+    asked = "evaluate.on_devices=0.1", "evaluate.by=devices"
+    assert label("devices", *asked, by="devices") == "accuracy, measured by the devices"
+
+
+def test_tables_say_on_which_examples_runs_were_measured(tmp_path: Path) -> None:
+    result = made_run(tmp_path / "run", overrides=["data.held_out=0.1"])
+    assert dict(lines(result))["  measured on"] == "held-out training data"
+    (league,) = leagues([result])
+    assert "; accuracy, measured on held-out training data: the last evaluation" in main_table(league).note
+    result = made_run(tmp_path / "devices", accuracy_by="devices")
+    assert dict(lines(result))["  measured by"] == "the devices"
+    (league,) = leagues([result])
+    assert "; accuracy, measured by the devices: the last" in main_table(league).note
+    (league,) = leagues([made_run(tmp_path / "plain")])
+    assert "; accuracy: the last" in main_table(league).note
+
+
 @pytest.mark.parametrize(
     ("sent", "told"), [(1_234_567, "1.2 MB / 0.1 MB"), (40_320, "40.3 kB / 0.1 MB"), (0, "0.0 kB / 0.1 MB")]
 )

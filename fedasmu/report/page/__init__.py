@@ -15,6 +15,7 @@ from fedasmu.report.lessons import best, few, lesson, ranked
 from fedasmu.report.page.charts import curves, distributions, sample
 from fedasmu.report.page.tasks import OUTCOMES, tasks
 from fedasmu.report.palette import order
+from fedasmu.report.standing import measured
 from fedasmu.report.tables import main_table
 
 RUN = ("seed", "uploads", "version", "virtual_seconds", "wall_seconds", "commit", "machine")
@@ -60,6 +61,7 @@ def _league(league: League, places: dict[str, int]) -> dict[str, Any]:
         "ranks": [ranked(league).index(standing) + 1 for standing in league.standings],
         "targets": league.targets,
         "metric": {"name": league.metric.name, "larger": league.metric.larger, "share": league.metric.is_share},
+        "measured": measured(league.reference.runs[0].result),
         "lesson": lesson(league),
         "few": [league.standings.index(standing) for standing in few(league)],
         "table": {"header": table.header, "rows": table.rows, "note": table.note, "best": _best(league, table.header)},

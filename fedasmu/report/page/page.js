@@ -139,7 +139,7 @@ async function showTask(task) {
   hidden.clear();
   charts = []; curve = null;
   $("lesson").textContent = league.lesson;
-  $("curves-title").textContent = `Test ${league.metric.name}`;
+  $("curves-title").textContent = league.measured ? `The ${league.metric.name}, measured ${league.measured}` : `Test ${league.metric.name}`;
   $("subtitle").textContent = `${league.title} · ${league.methods.length} method${league.methods.length > 1 ? "s" : ""}, ${league.runs.length} run${league.runs.length > 1 ? "s" : ""}`;
   showToggles(); showLeague(); showAxes(); showCurves(); showDistributions(); showDetails();
   choose(method => league.few.includes(method));
