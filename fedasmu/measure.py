@@ -35,6 +35,15 @@ class Metric:
         """A part of 1, which people read in percent."""
         return self.name == ACCURACY
 
+    def shown(self, value: float, places: int = 4) -> str:
+        """As tables show it."""
+        return format(value, self.form(value, places))
+
+    def form(self, value: float, places: int = 4) -> str:
+        """With so many places, unless a small error would be a row of zeros."""
+        rounded = self.is_share or value == 0 or abs(value) >= 10 ** (2 - places)
+        return f".{places}f" if rounded else f".{places - 1}g"
+
     def better(self, value: float) -> float:
         """To sort by: the better, the larger."""
         return value if self.larger else -value

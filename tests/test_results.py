@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedasmu.report.league import find, leagues
+from fedasmu.report.numbers import reached
 from fedasmu.report.standing import Standing
-from fedasmu.report.tables import reached
 from helpers.repository import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))

@@ -84,7 +84,7 @@ def curves(league: League, style: dict[str, dict[str, Any]]) -> Figure:
         time, mean, spread = _line(standing)
         ends.append(float(time[-1]))
         top = max(top, float((mean + spread if banded else mean).max()))
-        label = f"{standing.score:.3f}  {shown(standing.label)}"
+        label = f"{league.metric.shown(standing.score, 3)}  {shown(standing.label)}"
         axes.plot(time, mean, linewidth=2.4 if first else 1.3, zorder=4 if first else 3, label=label, **look)
         if len(standing.runs) > 1 and banded:
             axes.fill_between(time, mean - spread, mean + spread, color=look["color"], alpha=0.13, linewidth=0)
@@ -168,7 +168,7 @@ def parts(league: League, members: Sequence[Standing]) -> Figure:
         panels[0].plot(values, [place] * len(values), "o", color=colour, markersize=4, alpha=0.5)
         panels[0].plot([standing.score], [place], "|", color=colour, markersize=14, markeredgewidth=2)
         above = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
-        panels[0].annotate(f"{standing.score:.3f}", (standing.score, place), (0, 8), **above)
+        panels[0].annotate(league.metric.shown(standing.score, 3), (standing.score, place), (0, 8), **above)
     panels[0].set_yticks(range(len(rows)), [shown(standing.label) for standing in rows])
     panels[0].set(xlabel=f"{league.metric.name} (dots: seeds, stroke: mean)", ylim=(-0.6, len(rows) - 0.2))
     panels[0].margins(x=0.15)

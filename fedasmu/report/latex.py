@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from fedasmu.algorithms import titled
+from fedasmu.measure import Metric
 from fedasmu.report.league import League
 from fedasmu.report.lessons import best
-from fedasmu.report.standing import Reach, Standing
+from fedasmu.report.standing import Reach
 from fedasmu.report.tables import settled
 
 ESCAPES = str.maketrans(
@@ -68,15 +69,21 @@ def _cells(league: League, label: str) -> list[str]:
     if standing is None:
         return ["--"] * (1 + len(league.targets))
     bold = best(league)[league.standings.index(standing)]
-    cells = {league.metric.name: _score(standing)}
+    cells = {league.metric.name: with_spread(standing.metric, standing.score, standing.spread)}
     cells |= {f"s to {target:g}": _time(standing.reach(target)) for target in league.targets}
     return [rf"\textbf{{{text}}}" if name in bold else text for name, text in cells.items()]
 
 
-def _score(standing: Standing) -> str:
-    unit, form = (100, ".1f") if standing.metric.is_share else (1, ".3g")
-    spread = "" if math.isnan(standing.spread) else rf" $\pm$ {unit * standing.spread:{form}}"
-    return f"{unit * standing.score:{form}}{spread}"
+def with_spread(metric: Metric, score: float, spread: float) -> str:
+    unit, form = (100, ".1f") if metric.is_share else (1, _four_digits(score))
+    deviation = "" if math.isnan(spread) else rf" $\pm$ {unit * spread:{form}}"
+    return f"{unit * score:{form}}{deviation}"
+
+
+def _four_digits(score: float) -> str:
+    """The form that shows so many of a number, and its deviation to the same place."""
+    size = math.floor(math.log10(abs(score))) if score else 0
+    return f".{max(0, 3 - size)}f" if -4 <= size < 15 else ".3e"
 
 
 def _time(reach: Reach) -> str:

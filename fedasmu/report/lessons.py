@@ -91,7 +91,7 @@ def lesson(league: League) -> str:
     """In a few sentences, what there is to learn from the table."""
     if len(league.standings) == 1:
         only = league.reference
-        return f"{only.label} ends at {_called(league)} of {only.score:.3f}."
+        return f"{only.label} ends at {_called(league)} of {league.metric.shown(only.score, 3)}."
     first = ranked(league)[0]
     said = [_score(league, first), _time(league), _noise(league)]
     return " ".join(sentence for sentence in said if sentence)
@@ -102,9 +102,9 @@ def _score(league: League, first: Standing) -> str:
     alike = [one.label for one in league.standings if one.score == first.score]
     if len(alike) > 1:
         names = " and ".join(alike) if len(alike) == 2 else f"{len(alike)} methods"
-        return f"{names} end alike, at {_called(league)} of {first.score:.3f}."
+        return f"{names} end alike, at {_called(league)} of {league.metric.shown(first.score, 3)}."
     place = "highest" if league.metric.larger else "lowest"
-    ahead = f"{first.label} ends {place}, at {_called(league)} of {first.score:.3f}"
+    ahead = f"{first.label} ends {place}, at {_called(league)} of {league.metric.shown(first.score, 3)}"
     if others:
         names = ", ".join(others) if len(others) < FEW else f"{len(others)} others"
         return f"{ahead}; the seeds do not tell {names} from it."

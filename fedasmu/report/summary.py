@@ -38,10 +38,10 @@ def lines(result: Result) -> list[tuple[str, str]]:
     run, lines, name = result.summary, [], result.metric.name
     if not result.is_of_times_alone:
         lines += [
-            (f"{name}{_averaged(len(result.settled()))}", f"{result.score:.4f}"),
+            (f"{name}{_averaged(len(result.settled()))}", result.metric.shown(result.score)),
             *([(f"  measured {how[0]}", how[2])] if any(how := measured(result).partition(" ")) else []),
-            (f"last {name}", f"{result.last_score:.4f}"),
-            (f"best {name}{'' if result.metric.larger else ' (the least)'}", f"{result.best_score:.4f}"),
+            (f"last {name}", result.metric.shown(result.last_score)),
+            (f"best {name}{'' if result.metric.larger else ' (the least)'}", result.metric.shown(result.best_score)),
             *_overfitting(result),
             *((f"{result.clock} to {target}", _seconds(seconds)) for target, seconds in run["time_to"].items()),
         ]

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from fedasmu.errors import printable
 from fedasmu.report.league import League
-from fedasmu.report.standing import Reach, Standing, measured
+from fedasmu.report.numbers import finite, megabytes, plus_minus, reached, score_at
+from fedasmu.report.standing import Standing, measured
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,15 @@ def main_table(league: League) -> Grid:
     rows = tuple(
         (
             standing.label,
-            plus_minus(standing.score, standing.spread),
-            _finite(standing.score_at(league.common_time), ".4f"),
-            f"{standing.last_score:.4f}",
-            f"{standing.best_score:.4f}",
+            plus_minus(standing),
+            score_at(standing, league.common_time),
+            league.metric.shown(standing.last_score),
+            league.metric.shown(standing.best_score),
             *(_time(league, standing, target) for target in targets),
             f"{standing.mean('mean_staleness'):.1f}",
             _discarded(standing),
-            f"{standing.mean('bytes_down') / 1e6:,.1f}",
-            f"{standing.mean('bytes_up') / 1e6:,.1f}",
+            megabytes(standing.mean("bytes_down") / 1e6),
+            megabytes(standing.mean("bytes_up") / 1e6),
             f"{standing.mean('wall_seconds'):,.0f}",
         )
         for standing in league.standings
@@ -162,12 +163,12 @@ def communication_table(league: League) -> Grid:
     rows = tuple(
         (
             standing.label,
-            f"{standing.mean('bytes_down') / 1e6:,.1f}",
-            _finite(standing.fresh_megabytes, ",.1f"),
-            _finite(standing.fresh_megabytes / max(standing.mean("bytes_down") / 1e6, 1e-9), ".0%").replace("%", " %"),
-            f"{standing.mean('bytes_up') / 1e6:,.1f}",
+            megabytes(standing.mean("bytes_down") / 1e6),
+            megabytes(standing.fresh_megabytes),
+            finite(standing.fresh_megabytes / max(standing.mean("bytes_down") / 1e6, 1e-9), ".0%").replace("%", " %"),
+            megabytes(standing.mean("bytes_up") / 1e6),
             *([f"{100 * standing.score / max(standing.megabytes, 1e-9):.3g}"] if league.metric.is_share else []),
-            *(_finite(standing.megabytes_to(target), ",.1f") for target in targets),
+            *(megabytes(standing.megabytes_to(target)) for target in targets),
         )
         for standing in league.standings
     )
@@ -191,21 +192,6 @@ def _time(league: League, standing: Standing, target: float) -> str:
     factor = league.times_as_long(standing, target)
     compared = f" ({factor:.2f}x)" if standing is not league.reference and math.isfinite(factor) else ""
     return reached(standing.reach(target), compared) or "not reached"
-
-
-def reached(reach: Reach, compared: str = "") -> str:
-    """The median time, and on how many of the seeds where not on all; empty: on none."""
-    times = [f"{reach.median:,.0f}{compared}"] if math.isfinite(reach.median) else []
-    some = [] if reach.reached in (0, reach.seeds) else [f"{reach.reached} of {reach.seeds} seeds"]
-    return ", ".join([*times, *some])
-
-
-def plus_minus(value: float, spread: float) -> str:
-    return f"{value:.4f}" if math.isnan(spread) else f"{value:.4f} ± {spread:.4f}"
-
-
-def _finite(value: float, form: str, otherwise: str = "-") -> str:
-    return format(value, form) if math.isfinite(value) else otherwise
 
 
 def write_csv(leagues: Sequence[League]) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from rich import progress
 from rich.console import Console
 
+from fedasmu.measure import Metric
+
 if TYPE_CHECKING:
     from fedasmu.events import Event, Measured
     from fedasmu.server.desk import Desk
@@ -55,7 +57,7 @@ class Live:
 
     def observe(self, desk: Desk, line: Event | Measured) -> None:
         server, latest, now = desk.server, desk.meter.latest, time.monotonic()
-        score = "..." if latest is None else f"{latest.score:.3f}"
+        score = "..." if latest is None else Metric(desk.meter.metric).shown(latest.score, 3)
         if latest is not None and latest.subset:
             score += f" (on {latest.subset:,} test examples)"
         version = f"  version {server.model.version}" if self.console.width >= WIDE else ""

@@ -205,7 +205,7 @@ class Result:
             return f"Result({str(self.directory)!r}, unfinished)"
         run = self.summary
         what = f"{run['method']} on {run['data']}, seed {run['seed']}"
-        score = f"{self.metric.name} {run[self.metric.name]:.4f}"
+        score = f"{self.metric.name} {self.metric.shown(run[self.metric.name])}"
         return f"Result({str(self.directory)!r}: {what}, {score} after {run['uploads']} uploads)"
 
     def _repr_html_(self) -> str:

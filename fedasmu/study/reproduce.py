@@ -11,8 +11,9 @@ from pathlib import Path
 from fedasmu import data
 from fedasmu.errors import UserError
 from fedasmu.report.league import League, find, leagues
+from fedasmu.report.numbers import plus_minus, reached
 from fedasmu.report.standing import Standing
-from fedasmu.report.tables import Grid, plus_minus, reached, seeds_of
+from fedasmu.report.tables import Grid, seeds_of
 from fedasmu.settings.recipe import key_of, load
 from fedasmu.study import variants
 from fedasmu.study.cells import Cell, cells
@@ -127,7 +128,7 @@ def beside(study: Study, name: str, part: Part, league: League) -> Grid:
     times = {label: one.time for label, one in theirs.items()}
     rows = []
     for one in league.standings:
-        row = [one.label, plus_minus(one.score, one.spread), reached(one.reach(target)) or "/", _multiple(one, ours)]
+        row = [one.label, plus_minus(one), reached(one.reach(target)) or "/", _multiple(one, ours)]
         if one.label in theirs:
             time = f"{times[one.label]:,.0f}" if math.isfinite(times[one.label]) else "/"
             row += [f"{theirs[one.label].accuracy:.4f}", time, _multiple(one, times)]

@@ -16,8 +16,9 @@ from fedasmu.errors import UserError
 from fedasmu.imports import agree, named_code
 from fedasmu.measure import ACCURACY
 from fedasmu.report.league import find, leagues
+from fedasmu.report.numbers import plus_minus
 from fedasmu.report.standing import Standing
-from fedasmu.report.tables import Grid, plus_minus
+from fedasmu.report.tables import Grid
 from fedasmu.settings.recipe import key_of, load, override
 from fedasmu.storage.record import check_writable
 from fedasmu.study import spaces
@@ -159,7 +160,7 @@ def table(results: Sequence[Tried]) -> Grid:
     for one in results:
         first = one.method not in seen
         seen.add(one.method)
-        score = plus_minus(one.standing.score, one.standing.spread)
+        score = plus_minus(one.standing)
         rows.append((one.method if first else "", " ".join(one.changes) or "as it is", score, "best" if first else ""))
     name = results[0].standing.metric.name if results else ACCURACY
     title = f"{name[0].upper()}{name[1:]} on held-out training data"
