@@ -116,6 +116,34 @@ def test_a_comparison(tmp_path: Path) -> None:
         fedasmu.compare("quickstart", seeds=0)
 
 
+def test_a_comparison_of_times_alone_shows_them(tmp_path: Path) -> None:
+    changes = SMALL | {"timing_only": True}
+    made = fedasmu.compare("quickstart", "fedavg,fedasync", seeds=1, changes=changes, out=tmp_path, progress=False)
+    assert "times alone" in str(made)
+    assert all(name in str(made) for name in ("fedavg", "fedasync"))
+
+
+def test_a_comparison_of_which_nothing_came_says_why(tmp_path: Path) -> None:
+    table = '[algorithm]\nname = "fedavg"\n[data]\nname = "fashion-mnist-small"\n[model]\nname = "vgg11"\n'
+    (tmp_path / "recipe.toml").write_text(table)
+    made = fedasmu.compare(tmp_path / "recipe.toml", seeds=1, out=tmp_path / "out", progress=False)
+    assert made.results == ()
+    assert "failed: fedavg, seed 0: model.name = 'vgg11': vgg11 needs images" in str(made)
+
+
+def test_whom_nothing_was_found_for_is_told(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"changes": SMALL, "progress": False, "seeds": 1}
+    (tmp_path / "tuned.json").write_text('{"best": {"fedavg": ["local.lr=0.05"]}}')
+    options["tuned"] = tmp_path / "tuned.json"
+    made = fedasmu.compare("quickstart", "fedavg,fedasync", out=tmp_path / "compared", **options)
+    assert made.untuned == ("fedasync",)
+    assert "no settings were found for fedasync: it ran with the recipe's" in str(made)
+    grid = {"local.weight_decay": [0, 0.01]}
+    swept = fedasmu.sweep("quickstart", "fedavg,fedbuff", grid=grid, out=tmp_path / "swept", **options)
+    assert swept.untuned == ("fedbuff",)
+    assert "no settings were found for fedbuff: it began with the recipe's" in str(swept)
+
+
 def test_a_sweep(tmp_path: Path) -> None:
     """What is best is found on held-out training data; a comparison takes it, as it is or from the disk."""
     options: dict[str, Any] = {"changes": SMALL, "progress": False}

@@ -203,11 +203,11 @@ def _crossed(named: list[Variant], axes: list[str], option: str) -> list[Variant
 
 def found_before(tuned: Path | None, chosen: list[Variant], allow_code: bool) -> dict[str, list[str]]:
     """The best settings of an earlier sweep. Whom it has none for is told."""
-    from fedasmu.study.sweep import read
+    from fedasmu.study.sweep import read, without
 
     if tuned is None:
         return {}
     best = read(tuned, allow_code)
-    for one in [one for one in chosen if not {one.label, one.base} & set(best)]:
-        say(f"{tuned} has no settings for {one.label}: it runs with the recipe's")
+    for label in without(chosen, best):
+        say(f"{tuned} has no settings for {label}: it runs with the recipe's")
     return best

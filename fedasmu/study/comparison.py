@@ -15,6 +15,7 @@ from fedasmu.report.labels import keep_order
 from fedasmu.report.league import League, leagues
 from fedasmu.report.league import find as find_runs
 from fedasmu.report.tables import Grid, main_table
+from fedasmu.report.times import times_table
 from fedasmu.report.writing import write_report
 from fedasmu.run.result import Result, load_runs
 from fedasmu.settings.packaged import find
@@ -22,7 +23,7 @@ from fedasmu.settings.recipe import Changes, texts
 from fedasmu.study import grid, variants
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell, cells, own_method
-from fedasmu.study.sweep import for_each, read
+from fedasmu.study.sweep import for_each, read, without
 
 if TYPE_CHECKING:
     import pandas
@@ -45,15 +46,21 @@ class Comparison:
     directory: Path
     results: tuple[Result, ...]
     failures: dict[str, str]  # what became of no result, and why
+    untuned: tuple[str, ...] = ()  # labels for which `tuned` had nothing: they ran with the recipe's settings
 
     @property
     def leagues(self) -> list[League]:
-        return leagues(find_runs([result.directory for result in self.results]))
+        trained = [result.directory for result in self.results if not result.is_of_times_alone]
+        return leagues(find_runs(trained)) if trained else []
 
     @property
     def tables(self) -> list[Grid]:
         """What `fedasmu compare` prints at its end."""
-        return [main_table(league) for league in self.leagues]
+        timed: dict[str, list[Result]] = {}
+        for result in self.results:
+            if result.is_of_times_alone:
+                timed.setdefault(result.directory.parent.name, []).append(result)
+        return [*map(main_table, self.leagues), *([times_table(timed)] if timed else [])]
 
     def frame(self) -> pandas.DataFrame:
         """One row a run; needs pandas."""
@@ -65,7 +72,8 @@ class Comparison:
 
     def __str__(self) -> str:
         failed = [f"failed: {cell}: {reason}" for cell, reason in self.failures.items()]
-        return "\n".join([*(table.markdown() for table in self.tables), *failed])
+        untuned = [f"no settings were found for {label}: it ran with the recipe's" for label in self.untuned]
+        return "\n".join([*(table.markdown() for table in self.tables), *untuned, *failed])
 
     def _repr_markdown_(self) -> str:
         return str(self)
@@ -89,16 +97,17 @@ def compare(
 
     Methods are written as there, "fedasync(alpha=0.9)" for one with settings; the recipe's own unless given. `changes`
     are keys of the recipe, as {"stop.uploads": 100}. `tuned` is what `fedasmu.sweep` found, or where it is: each method
-    then runs with its best settings. With `workers`, so many runs go on at once.
+    then runs with its best settings, and for whom there are none is told. With `workers`, so many runs go on at once.
     """
     path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
     chosen = chosen_of(path, methods)
     directory = Path("runs") / f"compare-{path.stem}" if out is None else Path(out)
-    best = for_each(chosen, best_of(tuned))
+    known = best_of(tuned)
+    best, untuned = for_each(chosen, known), () if tuned is None else without(chosen, known)
     runs = cells(path, chosen, range_of_seeds, directory, texts(changes), budget, best, option="changes")
     keep_order(directory, [one.label for one in chosen])
     failed = grid.run(runs, workers, Board(Console(quiet=not progress, emoji=False)), overwrite)
-    return Comparison(directory, _results(runs), {str(cell): reason for cell, reason in failed})
+    return Comparison(directory, _results(runs), {str(cell): reason for cell, reason in failed}, tuple(untuned))
 
 
 def seed_range(count: int, first: int) -> range:

@@ -155,6 +155,11 @@ def for_each(chosen: Sequence[Variant], best: Mapping[str, list[str]]) -> dict[s
     return {one.label: best.get(one.label, [*best.get(one.base, []), *one.changes]) for one in chosen}
 
 
+def without(chosen: Sequence[Variant], best: Mapping[str, list[str]]) -> list[str]:
+    """The labels of those for whom nothing was found: they run with the recipe's settings, untuned."""
+    return [one.label for one in chosen if not {one.label, one.base} & set(best)]
+
+
 def table(results: Sequence[Tried]) -> Grid:
     rows, seen = [], set()
     for one in results:

@@ -28,6 +28,7 @@ class Sweep:
     directory: Path
     tried: tuple[found.Tried, ...]  # every setting, the best of each method first
     failures: dict[str, str]  # what became of no result, and why
+    untuned: tuple[str, ...] = ()  # labels for which `tuned` had nothing: they started from the recipe's settings
 
     @property
     def best(self) -> dict[str, list[str]]:
@@ -47,7 +48,8 @@ class Sweep:
     def __str__(self) -> str:
         edges = [f"{edge}: a better one may lie beyond" for edge in self.edges]
         failed = [f"failed: {cell}: {reason}" for cell, reason in self.failures.items()]
-        return "\n".join([self.table.markdown(), *edges, *failed])
+        untuned = [f"no settings were found for {label}: it began with the recipe's" for label in self.untuned]
+        return "\n".join([self.table.markdown(), *untuned, *edges, *failed])
 
     def _repr_markdown_(self) -> str:
         return str(self)
@@ -81,7 +83,9 @@ def sweep(
         )
     path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
     directory = Path("runs") / f"sweep-{path.stem}" if out is None else Path(out)
-    named = starting_from(best_of(tuned), chosen_of(path, methods))
+    known, listed = best_of(tuned), chosen_of(path, methods)
+    untuned = () if tuned is None else found.without(listed, known)
+    named = starting_from(known, listed)
     chosen = crossed(named, axes_of(grid or {}, "grid"), "grid")
     failed: runs_of.Failures = []
 
@@ -93,4 +97,4 @@ def sweep(
     )
     if results:
         found.write(results, str(recipe), directory)
-    return Sweep(directory, tuple(results), {str(cell): reason for cell, reason in failed})
+    return Sweep(directory, tuple(results), {str(cell): reason for cell, reason in failed}, tuple(untuned))
