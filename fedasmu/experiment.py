@@ -160,7 +160,7 @@ class Experiment:
             pool = world.pool(workers, stopping.is_set, say)
             try:
                 driver = simulator(world, fleet, pool, record)
-                driver.desk.watchers += [tracking.watch, first_refusal(say)]
+                driver.desk.watchers += [tracking.watch, first_refusal(say, self.config.guard.refuse)]
                 if observe is not None:
                     driver.desk.watchers.append(observer(observe, driver.desk, stopping.set))
                 tracking.start()  # after the pool: what a tracker keeps open is not forked into the workers

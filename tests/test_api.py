@@ -18,8 +18,10 @@ import fedasmu
 from fedasmu import Experiment, FederatedData, Result, data, events
 from fedasmu.errors import UserError
 from fedasmu.events import Delivered, Event, Measured
+from fedasmu.report.league import leagues
 from fedasmu.report.page import write_page
 from fedasmu.report.summary import table
+from fedasmu.report.tables import main_table
 from fedasmu.run.progress import Live
 from fedasmu.server.desk import Desk
 from helpers.blobs import Run, blobs, settings, softmax
@@ -104,6 +106,20 @@ def test_the_first_refusal_is_told_once_and_marked_at_the_end(tmp_path: Path) ->
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(table(result))
     assert "did training diverge (local.lr)?" in console.export_text()
+
+
+def test_what_a_guard_may_have_refused_is_not_put_down_to_the_learning_rate(tmp_path: Path) -> None:
+    heard: list[str] = []
+    guard = {"refuse": 1.01, "after": 1, "window": 1}
+    result = Experiment(settings(guard=guard), model=softmax, data=blobs()).run(tmp_path / "run", say=heard.append)
+    assert result.summary["refused"] > 1
+    (told,) = [line for line in heard if "refused" in line]
+    assert told.endswith("did it go beyond guard.refuse = 1.01, or is local.lr too high?")
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(table(result))
+    assert "refused: beyond guard.refuse, or diverged (local.lr)?" in console.export_text()
+    (league,) = leagues([result])
+    assert "uploads that went beyond guard.refuse, or that the server could not use" in main_table(league).note
 
 
 def test_it_learns(run: Run) -> None:

@@ -36,6 +36,11 @@ def measured(result: Result) -> str:
     return "on held-out training data" if flat(result.config).get("data.held_out") else ""
 
 
+def guarded(result: Result) -> bool:
+    """Whether a guard may have refused uploads: then they are no sign that training diverged."""
+    return flat(result.config).get("guard.refuse") is not None
+
+
 @dataclass(frozen=True)
 class Run:
     result: Result

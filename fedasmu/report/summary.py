@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedasmu.errors import printable
 from fedasmu.report.overfitting import overfit
-from fedasmu.report.standing import measured
+from fedasmu.report.standing import guarded, measured
 from fedasmu.run.result import Result
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def lines(result: Result) -> list[tuple[str, str]]:
         ("versions of the global model", f"{run['version']:,}"),
         ("uploads received", f"{run['uploads']:,}"),
         ("  discarded as too stale / refused", f"{run['stale']:,} / {run['refused']:,}"),
-        *_refusals(run["refused"], run["uploads"]),
+        *_refusals(result),
         ("tasks lost with their device", f"{run['lost']:,}"),
         ("mean staleness (1 = fresh)", f"{run['mean_staleness']:.2f}"),
         ("sent to devices / to the server", f"{_bytes(run['bytes_down'])} / {_bytes(run['bytes_up'])}"),
@@ -71,10 +71,10 @@ def _overfitting(result: Result) -> list[tuple[str, str]]:
     return [(label, f"test loss {found.least:.2f}, then {found.last:.2f}")]
 
 
-def _refusals(refused: int, uploads: int) -> list[tuple[str, str]]:
-    return (
-        [("[yellow]  refused: did training diverge (local.lr)?", f"{refused / uploads:.0%} of all")] if refused else []
-    )
+def _refusals(result: Result) -> list[tuple[str, str]]:
+    refused, uploads = result.summary["refused"], result.summary["uploads"]
+    asked = "beyond guard.refuse, or diverged" if guarded(result) else "did training diverge"
+    return [(f"[yellow]  refused: {asked} (local.lr)?", f"{refused / uploads:.0%} of all")] if refused else []
 
 
 def _seconds(value: float | None) -> str:

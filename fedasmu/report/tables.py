@@ -15,7 +15,7 @@ from rich.table import Table
 from fedasmu.errors import printable
 from fedasmu.report.league import League
 from fedasmu.report.numbers import finite, megabytes, plus_minus, reached, score_at
-from fedasmu.report.standing import Standing, measured
+from fedasmu.report.standing import Standing, guarded, measured
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ def _note(league: League, when: str) -> str:
         compared = f", and in brackets how many times as long as {league.reference.label}"
         note += f" Times: {'median ' * several}{seconds}{compared if len(league.standings) > 1 else ''}."
     if any(standing.mean("refused") for standing in league.standings):
-        note += " Refused: uploads that the server could not use, most often because training diverged (local.lr)."
+        guard = "went beyond guard.refuse, or that " * guarded(league.reference.runs[0].result)
+        why = "most often because training diverged (local.lr)"
+        note += f" Refused: uploads that {guard}the server could not use, {why}."
     uploads = [count for standing in league.standings for count in standing.values("uploads")]
     if min(uploads) < 0.95 * max(uploads):  # a whole round may be a little more than was asked for
         note += f" Not of equal length: runs ended after {min(uploads):,.0f} to {max(uploads):,.0f} uploads."

@@ -202,15 +202,16 @@ class Desk:
             watch(line)
 
 
-def first_refusal(say: Callable[[str], None]) -> Watcher:
-    """A watcher that tells of the first upload that was refused, and of no other."""
+def first_refusal(say: Callable[[str], None], beyond: float | None) -> Watcher:
+    """A watcher that tells of the first upload that was refused, and of no other; `beyond` is the guard's limit."""
+    why = ("" if beyond is None else f"did it go beyond guard.refuse = {beyond:g}, or ") + "is local.lr too high?"
     told = False
 
     def watch(line: Event | Measured) -> None:
         nonlocal told
         if isinstance(line, Delivered) and line.verdict is Verdict.REFUSED and not told:
             told = True
-            say(f"device {line.device}'s model was refused (training loss {line.loss:.3g}): is local.lr too high?")
+            say(f"device {line.device}'s model was refused (training loss {line.loss:.3g}): {why}")
 
     return watch
 
