@@ -98,8 +98,9 @@ def _grows(config: Config, directory: Path, data: FederatedData | None, weights:
     """Whether the budget of `config` is larger. Refuses any other difference, before anything is changed."""
     path = recipe_of(directory)
     there = _recorded(read(path), config, path)
-    for key in differences(there, _as_begun(config, data, weights)):
-        _check_grown(key, there, config, path)
+    wanted = _as_begun(config, data, weights)
+    for key in differences(there, wanted):
+        _check_grown(key, there, wanted, path)
     return there.stop != config.stop
 
 

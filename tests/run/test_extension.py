@@ -107,6 +107,21 @@ def test_a_finished_run_goes_on_with_its_own_settings_alone(case: str, extendabl
     assert everything(tmp_path / "run") == before
 
 
+def test_what_is_refused_is_told_with_what_was_given(tmp_path: Path) -> None:
+    """Of other data and weights, which decide a key of the settings, that is what they decide."""
+    begun = settings(stop={"uploads": 8}) | {"fleet": {}}
+    longer = begun | {"stop": {"uploads": 9}}
+    Experiment(begun, **OWN).run(tmp_path / "run")
+    other = blobs(devices=3)
+    with pytest.raises(UserError, match=r"fleet\.devices is \d+, not 3: resume it with its own settings"):
+        Experiment(longer, model=softmax, data=other).run(tmp_path / "run", resume=True)
+    weights = softmax().state_dict()
+    Experiment(begun, weights=weights, **OWN).run(tmp_path / "weights")
+    others = {name: tensor + 1 for name, tensor in weights.items()}
+    with pytest.raises(UserError, match=r"model\.weights_sha256 is '[0-9a-f]{64}', not '[0-9a-f]{64}'"):
+        Experiment(longer, weights=others, **OWN).run(tmp_path / "weights", resume=True)
+
+
 @pytest.mark.parametrize("extendable", [True, False])
 def test_a_finished_run_that_cannot_be_built_stays_as_it_is(extendable: bool, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
