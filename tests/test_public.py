@@ -116,6 +116,27 @@ def test_a_comparison(tmp_path: Path) -> None:
         fedasmu.compare("quickstart", seeds=0)
 
 
+def test_a_study_in_python_takes_a_recipe_that_names_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "network_for_a_study.py").write_text(
+        "from torch import nn\n\ndef network():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('model = "network_for_a_study:network"\nalgorithm = "fedavg"\n')
+    options: dict[str, Any] = {
+        "seeds": 1,
+        "progress": False,
+        "changes": {k: v for k, v in SMALL.items() if k != "model"},
+    }
+    with pytest.raises(UserError, match=r"in Python: allow_code=True"):
+        fedasmu.compare(recipe, out=tmp_path / "refused", **options)
+    options["allow_code"] = True
+    made = fedasmu.compare(recipe, out=tmp_path / "compared", **options)
+    assert (len(made.results), made.failures) == (1, {})
+    swept = fedasmu.sweep(recipe, grid={"local.lr": [0.01]}, out=tmp_path / "swept", **options)
+    assert swept.best == {"fedavg": ["local.lr=0.01"]}
+
+
 def test_a_comparison_of_times_alone_shows_them(tmp_path: Path) -> None:
     changes = SMALL | {"timing_only": True}
     made = fedasmu.compare("quickstart", "fedavg,fedasync", seeds=1, changes=changes, out=tmp_path, progress=False)

@@ -92,19 +92,21 @@ def compare(
     out: str | Path | None = None,
     overwrite: bool = False,
     progress: bool = True,
+    allow_code: bool = False,
 ) -> Comparison:
     """Run several methods on several seeds, as `fedasmu compare` does: what is finished is not run again.
 
     Methods are written as there, "fedasync(alpha=0.9)" for one with settings; the recipe's own unless given. `changes`
-    are keys of the recipe, as {"stop.uploads": 100}. `tuned` is what `fedasmu.sweep` found, or where it is: each method
-    then runs with its best settings, and for whom there are none is told. With `workers`, so many runs go on at once.
+    are keys of the recipe, as {"stop.uploads": 100}. With `allow_code` the recipe may name code. `tuned` is what
+    `fedasmu.sweep` found, or where it is: each method then runs with its best settings, and for whom there are none is
+    told. With `workers`, so many runs go on at once.
     """
     path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
-    chosen = chosen_of(path, methods)
+    chosen = chosen_of(path, methods, allow_code)
     directory = Path("runs") / f"compare-{path.stem}" if out is None else Path(out)
-    known = best_of(tuned)
+    known = best_of(tuned, allow_code)
     best, untuned = for_each(chosen, known), () if tuned is None else without(chosen, known)
-    runs = cells(path, chosen, range_of_seeds, directory, texts(changes), budget, best, option="changes")
+    runs = cells(path, chosen, range_of_seeds, directory, texts(changes), budget, best, allow_code, "changes")
     keep_order(directory, [one.label for one in chosen])
     failed = grid.run(runs, workers, Board(Console(quiet=not progress, emoji=False)), overwrite)
     return Comparison(directory, _results(runs), {str(cell): reason for cell, reason in failed}, tuple(untuned))
@@ -116,16 +118,16 @@ def seed_range(count: int, first: int) -> range:
     return range(int(first), int(first + count))
 
 
-def chosen_of(recipe: Path, methods: str | Sequence[str]) -> list[variants.Variant]:
+def chosen_of(recipe: Path, methods: str | Sequence[str], allow_code: bool) -> list[variants.Variant]:
     """The methods of a list, or of their names with commas; the recipe's own for an empty list."""
-    listed = methods if isinstance(methods, str) else ",".join(methods) or own_method(recipe, False)
+    listed = methods if isinstance(methods, str) else ",".join(methods) or own_method(recipe, allow_code)
     return variants.read(listed)
 
 
-def best_of(tuned: Tuned | None) -> dict[str, list[str]]:
+def best_of(tuned: Tuned | None, allow_code: bool) -> dict[str, list[str]]:
     if tuned is None:
         return {}
-    return read(Path(tuned)) if isinstance(tuned, str | Path) else tuned.best
+    return read(Path(tuned), allow_code) if isinstance(tuned, str | Path) else tuned.best
 
 
 def _results(runs: Sequence[Cell]) -> tuple[Result, ...]:

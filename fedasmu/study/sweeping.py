@@ -70,6 +70,7 @@ def sweep(
     out: str | Path | None = None,
     overwrite: bool = False,
     progress: bool = True,
+    allow_code: bool = False,
 ) -> Sweep:
     """Find the best settings of each method, as `fedasmu sweep` does: on training data that is held out for it.
 
@@ -83,7 +84,7 @@ def sweep(
         )
     path, range_of_seeds = find(recipe), seed_range(seeds, first_seed)
     directory = Path("runs") / f"sweep-{path.stem}" if out is None else Path(out)
-    known, listed = best_of(tuned), chosen_of(path, methods)
+    known, listed = best_of(tuned, allow_code), chosen_of(path, methods, allow_code)
     untuned = () if tuned is None else found.without(listed, known)
     named = starting_from(known, listed)
     chosen = crossed(named, axes_of(grid or {}, "grid"), "grid")
@@ -93,7 +94,7 @@ def sweep(
         failed.extend(runs_of.run(cells, workers, Board(Console(quiet=not progress, emoji=False)), overwrite))
 
     results = found.swept(
-        path, chosen, range_of_seeds, directory, texts(changes), trials, run, budget, option="changes"
+        path, chosen, range_of_seeds, directory, texts(changes), trials, run, budget, allow_code, "changes"
     )
     if results:
         found.write(results, str(recipe), directory)
