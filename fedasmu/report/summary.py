@@ -93,10 +93,15 @@ def draw_curve(result: Result, path: Path) -> Path:
 def curve(result: Result) -> Figure:
     """The metric over time."""
     import matplotlib
+
+    with matplotlib.rc_context({"text.parse_math": False}):  # a name is a text, whatever is in it
+        return _drawn(result)
+
+
+def _drawn(result: Result) -> Figure:
     from matplotlib.figure import Figure
 
     run = result.summary
-    matplotlib.rcParams["text.parse_math"] = False  # a name is a text, whatever is in it
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(result.curve["time"], result.scores, color="#2563eb", linewidth=1.6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
@@ -131,3 +132,10 @@ def test_the_label_of_a_target_stays_within_the_frame(curve: list[tuple[float, f
         box, frame = label.get_window_extent(), axes.bbox
         assert frame.x0 <= box.x0 < box.x1 <= frame.x1, label.get_text()
         assert frame.y0 <= box.y0 < box.y1 <= frame.y1, label.get_text()
+
+
+def test_a_curve_leaves_the_settings_of_a_notebook_as_they_are(tmp_path: Path) -> None:
+    with matplotlib.rc_context({"text.parse_math": True}):
+        figure = made_run(tmp_path / "run", data="$mine$").plot()
+        assert matplotlib.rcParams["text.parse_math"] is True
+    assert not figure.axes[0].title.get_parse_math(), "a name is a text"
