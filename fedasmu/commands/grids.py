@@ -44,7 +44,7 @@ def show(grid: list[Cell], reference: str = "") -> None:
     from fedasmu.report.lessons import lesson
     from fedasmu.report.tables import main_table
 
-    directories = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
+    directories = [cell.directory for cell in grid if cell.is_finished]
     for league in leagues(find(directories, say), reference) if directories else []:
         show_grid(main_table(league))
         say(lesson(league))
@@ -56,7 +56,7 @@ def show_times(grid: list[Cell]) -> None:
 
     runs: dict[str, list[Result]] = {}
     for cell in grid:
-        if (cell.directory / "summary.json").is_file():
+        if cell.is_finished:
             runs.setdefault(cell.label, []).append(Result(cell.directory))
     show_grid(times_table(runs))
 

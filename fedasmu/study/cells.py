@@ -39,6 +39,10 @@ class Cell:
         return stages([self], overwrite)[0]
 
     @property
+    def is_finished(self) -> bool:
+        return (self.directory / "summary.json").is_file()
+
+    @property
     def is_foreign(self) -> bool:
         """Whether something else than a run has its place."""
         if not self.directory.exists() or (self.directory / "config.toml").is_file():
@@ -58,7 +62,7 @@ class Cell:
             shutil.rmtree(self.directory)
         if not self.directory.exists():
             return "new"
-        return "finished" if (self.directory / "summary.json").is_file() else "begun"
+        return "finished" if self.is_finished else "begun"
 
 
 def stages(cells: Sequence[Cell], overwrite: bool = False) -> list[Stage]:

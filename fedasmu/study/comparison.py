@@ -131,4 +131,4 @@ def best_of(tuned: Tuned | None, allow_code: bool) -> dict[str, list[str]]:
 
 
 def _results(runs: Sequence[Cell]) -> tuple[Result, ...]:
-    return tuple(Result(cell.directory) for cell in runs if (cell.directory / "summary.json").is_file())
+    return tuple(Result(cell.directory) for cell in runs if cell.is_finished)

@@ -102,7 +102,7 @@ def measured(made: Plan) -> Found:
     """The parts of which anything is finished."""
     found: Found = {}
     for part, grid in made.cells.items():
-        done = [cell.directory for cell in grid if (cell.directory / "summary.json").is_file()]
+        done = [cell.directory for cell in grid if cell.is_finished]
         if done:
             found[part] = _merged(leagues(find(done)), part.title)
     return found

@@ -103,7 +103,7 @@ def swept(
 def tried(variants: Sequence[Variant], runs: Sequence[Cell]) -> list[Tried]:
     """What finished with all its seeds, the best setting of each method first."""
     directories = {cell.directory: cell.label for cell in runs}
-    done = [directory for directory in directories if (directory / "summary.json").is_file()]
+    done = [cell.directory for cell in runs if cell.is_finished]
     standings: dict[str, Standing] = {}
     for league in leagues(find(done)) if done else []:
         standings |= {standing.label: standing for standing in league.standings}
