@@ -209,14 +209,15 @@ def test_killed_at_any_moment_the_same_command_goes_on(recipe: Path) -> None:
     again = make(recipe, "fedasync", overrides=["stop.uploads=400", "checkpoint_seconds=0.05"])
     grid.run(whole, "inline", board())
     options = ["--methods", "fedasync", "--seeds", "1", "--set", "stop.uploads=400", "--set", "checkpoint_seconds=0.05"]
-    command = [sys.executable, "-m", "fedasmu", "compare", str(recipe), *options, "--workers", "1"]
+    command = [sys.executable, "-m", "fedasmu", "compare", str(recipe), *options, "--workers", "1", "--allow-code"]
     paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/study'}"}
     process = subprocess.Popen([*command, "--out", str(recipe.parent / "grid")], env=os.environ | paths)
-    end = time.monotonic() + 60
-    while not (again[0].directory / "metrics.csv").exists() and time.monotonic() < end:
+    begun, end = again[0].directory / "metrics.csv", time.monotonic() + 60
+    while not begun.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     process.kill()
     process.wait()
+    assert begun.exists(), "the command never began"
     assert grid.run(again, "inline", board()) == []
     assert outputs(Result(again[0].directory)) == outputs(Result(whole[0].directory))
 
