@@ -33,6 +33,7 @@ from helpers.blobs import Run, blobs, outputs, settings, softmax
 from helpers.repository import ROOT
 
 RESTLESS = {"jitter": 0.3, "dropout": 0.15, "availability": 0.8, "cycle": 40.0}
+PAUSE = "FEDASMU_TEST_PAUSE"  # seconds for each version: so that a run is still at work when it is seen to be
 
 
 class CuriousLearner(Learner):
@@ -84,6 +85,7 @@ class Several(Mix):
     """Mixes whatever has arrived, one upload after the other."""
 
     def aggregate(self, current: Any, uploads: Any) -> Any:
+        time.sleep(float(os.environ.get(PAUSE, "0")))
         for upload in uploads:
             made = super().aggregate(current, [upload])
             current = type(current)(current.version, made.vector)
@@ -209,7 +211,12 @@ def test_killed_again_and_again_while_it_writes(method: str, tmp_path: Path) -> 
 
 def test_killed_at_random_moments_with_two_workers(tmp_path: Path) -> None:
     expected = whole(tmp_path / "whole")
-    child = in_a_child(lambda: an_experiment().run(tmp_path / "run", workers=2))
+
+    def wait(desk: Desk, line: Event | Measured) -> None:
+        if desk.server.counters.received == 39:
+            signal.pause()  # however late the process that kills it is
+
+    child = in_a_child(lambda: an_experiment().run(tmp_path / "run", workers=2, observe=wait))
     wait_for((tmp_path / "run" / "checkpoint").exists)
     assert child.is_alive()
     for seconds in (0.0, 0.1, 0.25, 0.4, 0.15):
@@ -456,9 +463,10 @@ def recipe(directory: Path, checkpoint_seconds: float = 0.2) -> str:
     return str(directory / "recipe.toml")
 
 
-def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+def start(*arguments: str, pause: str = "0.03", **options: Any) -> subprocess.Popen[str]:
     """The command in a process that minds every signal, even where the tests were started by nohup."""
     line, environment = command(*arguments)
+    environment[PAUSE] = pause
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     minding = f"import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execv({line[0]!r}, {line!r})"
     return subprocess.Popen([sys.executable, "-c", minding], env=environment, text=True, **streams, **options)
@@ -486,7 +494,7 @@ def test_a_killed_and_an_interrupted_command_end_in_the_same_bytes(tmp_path: Pat
     assert f"fedasmu resume {run} --allow-code" in output
     assert "Traceback" not in output
 
-    last = start("run", "--resume", str(run), "--allow-code", "--workers", "1")
+    last = start("run", "--resume", str(run), "--allow-code", "--workers", "1", pause="0")
     output = last.communicate()[0]
     assert last.returncode == 0, output
     assert outputs(Result(run)) == expected
