@@ -6,10 +6,13 @@ A cell is an ordinary run: DIR/<label>/seed-<k> can be looked at, resumed and re
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from filelock import FileLock, Timeout
 
 from fedasmu.errors import UserError
 from fedasmu.run.extension import differences, read_here
@@ -55,6 +58,17 @@ class Cell:
             return []
         there = load(self.directory / "config.toml", allow_code=self.config.code.values())
         return differences(there, read_here(self.config))
+
+    @contextmanager
+    def alone(self, patience: float) -> Iterator[None]:
+        """No other study runs it meanwhile. One that does is waited for, so many seconds."""
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            held = FileLock(self.directory.parent / f".{self.directory.name}.lock").acquire(timeout=patience)
+        except Timeout:
+            raise UserError(f"{self.directory}: another process is running this") from None
+        with held:
+            yield
 
     def cleared(self, anew: bool) -> Stage:
         """How far it is, after what is of no use has been removed."""

@@ -17,8 +17,6 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from fedasmu import pools
 from fedasmu.errors import DeviceError, Interrupted, UserError, is_refusal, refusal
 from fedasmu.events import Event, Measured
@@ -175,11 +173,7 @@ def _run_locked(cell: Cell, tell: Callable[[tuple[str, Any]], None]) -> None:
             last = now
             tell(("uploads", desk.server.counters.received))
 
-    cell.directory.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(cell.directory.parent / f".{cell.directory.name}.lock", timeout=PATIENCE):
-            resume = cell.stage() != "new"
-            say = lambda message: tell(("say", message))  # noqa: E731
-            Experiment(cell.config).run(cell.directory, resume=resume, observe=observe, say=say, trackers=cell.track)
-    except Timeout:
-        raise UserError(f"{cell.directory}: another process is running this") from None
+    with cell.alone(PATIENCE):
+        resume = cell.stage() != "new"
+        say = lambda message: tell(("say", message))  # noqa: E731
+        Experiment(cell.config).run(cell.directory, resume=resume, observe=observe, say=say, trackers=cell.track)

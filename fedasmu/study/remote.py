@@ -19,9 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from fedasmu.errors import Interrupted, UserError
+from fedasmu.errors import Interrupted
 from fedasmu.pools import connection
 from fedasmu.study.board import Board
 from fedasmu.study.cells import Cell
@@ -55,7 +53,7 @@ def run(
     try:
         with ExitStack() as locks:
             for cell in due:
-                locks.enter_context(_locked(cell))
+                locks.enter_context(cell.alone(patience=0.0))
             return _Spread(due, ray, board, stopping, perform).work()
     finally:
         if ours:
@@ -129,16 +127,6 @@ def _on_a_node(number: int, cell: Cell, directory: bytes, post: Any, perform: Pe
         kind, text = perform(replace(cell, directory=there), tell)
         text = text if kind != "failed" else f"on node {platform.node()}: {text}"
         return kind, text, packed(there)
-
-
-def _locked(cell: Cell) -> FileLock:
-    cell.directory.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(cell.directory.parent / f".{cell.directory.name}.lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise UserError(f"{cell.directory}: another process is running this") from None
-    return lock
 
 
 def packed(directory: Path) -> bytes:
