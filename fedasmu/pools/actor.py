@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 import fedasmu
-from fedasmu.pools.lane import pack, unpack
-
-SMALL = 1 << 12  # bytes: what is not larger travels in the message itself
+from fedasmu.pools.lane import lies_apart, pack, unpack
 
 
 class Actor:
@@ -46,7 +44,7 @@ class Parcel:
         self.arrays, self.limit = arrays, limit
 
     def __call__(self, tensor: Tensor) -> int | None:
-        if tensor.nbytes <= SMALL or tensor.device.type != "cpu" or len(self.arrays) == self.limit:
+        if not lies_apart(tensor) or len(self.arrays) == self.limit:
             return None
         self.arrays.append(tensor.detach().numpy())
         return len(self.arrays) - 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SMALL = 1 << 12  # bytes: what is not larger travels in the message itself
+from fedasmu.pools.lane import lies_apart
 
 
 class Place(NamedTuple):
@@ -72,7 +72,7 @@ class Arena:
         return self._copy(tensor)
 
     def takes(self, tensor: Tensor) -> bool:
-        return SMALL < tensor.nbytes <= self.slot_bytes and tensor.device.type == "cpu"
+        return lies_apart(tensor) and tensor.nbytes <= self.slot_bytes
 
     def view(self, place: Place) -> Tensor:
         """To read in another process, while the one that placed it holds it."""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from fedasmu.errors import UserError
 from fedasmu.pools import connection
-from fedasmu.pools.actor import SMALL, Actor, Parcel, about, tensor_of
+from fedasmu.pools.actor import Actor, Parcel, about, tensor_of
 from fedasmu.pools.contract import Job, Site
 from fedasmu.pools.crew import Answered, Crew, Lost
-from fedasmu.pools.lane import pack, unpack
+from fedasmu.pools.lane import lies_apart, pack, unpack
 
 
 def cluster(site: Site, address: str) -> Crew:
@@ -73,7 +73,7 @@ class Actors:
         vectors: list[Any] = []
 
         def place(tensor: Tensor) -> int | None:
-            if tensor.nbytes <= SMALL or tensor.device.type != "cpu":
+            if not lies_apart(tensor):
                 return None
             vectors.append(self._object(tensor))
             return len(vectors) - 1

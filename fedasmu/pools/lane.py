@@ -10,6 +10,13 @@ from typing import Any
 
 from torch import Tensor
 
+SMALL = 1 << 12  # bytes: what is not larger travels in the message itself
+
+
+def lies_apart(tensor: Tensor) -> bool:
+    """Whether a tensor is worth a place of its own, beside the message."""
+    return tensor.nbytes > SMALL and tensor.device.type == "cpu"
+
 
 def pack(message: Any, place: Callable[[Tensor], Any], pickler: Any = pickle.Pickler) -> bytes:
     """`place` says where the other side finds a tensor, or None if it goes into the message."""

@@ -7,8 +7,9 @@ import os
 
 import torch
 
-from fedasmu.pools.arena import SMALL, Arena, Place
+from fedasmu.pools.arena import Arena, Place
 from fedasmu.pools.costs import FIRST_LOOK, Costs
+from fedasmu.pools.lane import SMALL
 from fedasmu.protocol import Evaluate, Train
 
 COUNT = 2000
