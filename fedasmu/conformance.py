@@ -19,6 +19,7 @@ from fedasmu.events import Event, Measured
 from fedasmu.experiment import Experiment
 from fedasmu.run.result import Result
 from fedasmu.server.desk import Desk
+from fedasmu.storage.record import SAME_BYTES
 
 UPLOADS = 60
 PARTIAL = 23  # a prime: whatever the buffer or the cohort, one is begun and not full
@@ -47,9 +48,7 @@ def network() -> nn.Module:
 
 def outputs(result: Result) -> dict[str, bytes]:
     """The files that must be the same bytes whenever the seed is the same."""
-    return {
-        name: (result.directory / name).read_bytes() for name in ("events.jsonl", "metrics.csv", "model.safetensors")
-    }
+    return {name: (result.directory / name).read_bytes() for name in SAME_BYTES}
 
 
 class Trial:

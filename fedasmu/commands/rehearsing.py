@@ -43,11 +43,11 @@ def rehearse(
     """Rehearse a deployment on this machine: a server and device processes, over TLS with keys."""
     needs_network()
     loading()
-    from fedasmu.network.rehearsal import FILES, Rehearsal, differing, simulated
+    from fedasmu.network.rehearsal import Rehearsal, simulated
     from fedasmu.report.summary import table
     from fedasmu.run.progress import Live
     from fedasmu.run.result import Result
-    from fedasmu.storage.record import SCRIPT
+    from fedasmu.storage.record import SAME_BYTES, SCRIPT, differing
     from fedasmu.system.process import one_thread, stop_request
 
     changes = [f"fleet.devices={devices}", "pacing.max_in_flight=0.5", "network.per_address=0"]
@@ -67,4 +67,4 @@ def rehearse(
         others = differing(directory / SCRIPT, directory)
         if others:
             raise UserError(f"not the same bytes as the simulation's: {', '.join(others)}")
-        say(f"{len(FILES)} files byte-identical with the simulation's: {', '.join(FILES)}")
+        say(f"{len(SAME_BYTES)} files byte-identical with the simulation's: {', '.join(SAME_BYTES)}")

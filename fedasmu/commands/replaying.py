@@ -29,9 +29,8 @@ def replay(
     loading()
     from fedasmu.commands.serving import built, loaded
     from fedasmu.network.folder import Folder
-    from fedasmu.network.replay import FILES
     from fedasmu.network.replay import replay as play
-    from fedasmu.storage.record import claimed
+    from fedasmu.storage.record import SAME_BYTES, claimed
     from fedasmu.system.lock import check_idle
     from fedasmu.system.process import one_thread
 
@@ -45,5 +44,5 @@ def replay(
         raise Refused(f"not signed by their devices: the uploads of tasks {', '.join(map(str, found.unsigned[:10]))}")
     if found.differing:
         raise Refused(f"not what the run has left: {', '.join(found.differing)}")
-    same = f"{', '.join(FILES)} are the same" if found.finished else "the run is not over: there is nothing to compare"
-    say(f"every upload is signed by its device; {same}")
+    same, none = f"{', '.join(SAME_BYTES)} are the same", "the run is not over: there is nothing to compare"
+    say(f"every upload is signed by its device; {same if found.finished else none}")

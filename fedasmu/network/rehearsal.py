@@ -28,7 +28,6 @@ from fedasmu.storage.record import Record
 from fedasmu.system.disk import write_whole
 
 HOST = "127.0.0.1"
-FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
 
 
 def simulated(world: World, directory: Path) -> list[Line]:
@@ -152,8 +151,3 @@ class _Process:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-
-
-def differing(one: Path, other: Path) -> list[str]:
-    """The files of the two runs that are not byte-identical."""
-    return [name for name in FILES if (one / name).read_bytes() != (other / name).read_bytes()]

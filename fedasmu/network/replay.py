@@ -19,9 +19,7 @@ from fedasmu.network.segment import Act
 from fedasmu.network.site import attach
 from fedasmu.pools import Inline
 from fedasmu.run.build import World
-from fedasmu.storage.record import Record
-
-FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
+from fedasmu.storage.record import Record, differing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +75,9 @@ class _Fresh:
         self._record.close()
         self._acts.ledger.close()
         finished = (self._folder.path / "summary.json").exists()
-        differing = [name for name in FILES if finished and not self._same(name)]
+        others = differing(self._folder.path, self._scratch) if finished else []
         model = wire.digest(server.model.vector)
-        return Replayed(self._played, self._uploads, self._unsigned, model, finished, differing)
-
-    def _same(self, name: str) -> bool:
-        return (self._folder.path / name).read_bytes() == (self._scratch / name).read_bytes()
+        return Replayed(self._played, self._uploads, self._unsigned, model, finished, others)
 
     def _signed(self, act: Act) -> bool:
         """Whether a key of the device that had the task has signed these very bytes, for this task of this run."""

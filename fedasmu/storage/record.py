@@ -32,11 +32,17 @@ from fedasmu.system.lock import LOCK, locked
 SHELVES = "shelves"
 SERVED = "network.json"  # there if the devices are real ones
 SCRIPT = "simulated"  # there, too, if they play the order and the times of a simulation: the run directory of that
+SAME_BYTES = ("events.jsonl", "metrics.csv", "model.safetensors")  # whenever the recipe, its seed and the machine are
 TOGETHER = 500  # lines that are written at once, at the latest
 NOTHING = {"length": 0, "sha256": sha256().hexdigest()}
 BEFORE = {LOCK, "config.toml.part"}  # all that a run killed before it began leaves behind
 OURS = BEFORE | {"config.toml", "fleet.csv", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json"}
 OURS |= {"wall.csv", "summary.json.part", "accuracy.png", "curve.png", "error.txt", "checkpoint", "failure", SHELVES}
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """The files of two runs that should be byte-identical and are not."""
+    return [name for name in SAME_BYTES if (one / name).read_bytes() != (other / name).read_bytes()]
 
 
 class Record:

@@ -20,10 +20,10 @@ from fedasmu.encoding.rounding import CODES, Code, Float14, Float16
 from fedasmu.network import client as clients
 from fedasmu.network import wire
 from fedasmu.network.client import Client
-from fedasmu.network.rehearsal import differing
 from fedasmu.network.replay import replay
 from fedasmu.protocol import Model, Report, Task
 from fedasmu.server.transfer import label
+from fedasmu.storage.record import differing
 from fedasmu.vector import Layout
 from helpers.cutting import cutting
 from helpers.federation import Federation, enrolled, scripted

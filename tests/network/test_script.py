@@ -11,7 +11,8 @@ import pytest
 
 from fedasmu import Result
 from fedasmu.algorithms import NAMES
-from fedasmu.network.rehearsal import FILES, differing, simulated
+from fedasmu.network.rehearsal import simulated
+from fedasmu.storage.record import SAME_BYTES, differing
 from helpers.blobs import blobs
 from helpers.federation import Federation, scripted
 
@@ -24,7 +25,7 @@ def test_the_network_leaves_the_files_of_the_simulation(tmp_path: Path, name: st
     federation.run()
     assert federation.serving.script.differing == []
     assert differing(tmp_path / "simulated", federation.path) == []
-    assert len(FILES) == 3
+    assert len(SAME_BYTES) == 3
 
 
 def test_devices_are_calibrated_as_in_the_simulation(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import torch
 from fedasmu import Experiment
 from fedasmu.errors import Interrupted, UserError
 from fedasmu.events import Delivered, Event, Measured
-from fedasmu.network.rehearsal import differing
 from fedasmu.network.replay import replay
 from fedasmu.protocol import Model
 from fedasmu.server.average import Average, kept
 from fedasmu.server.desk import Desk
+from fedasmu.storage.record import differing
 from helpers.blobs import Run, blobs, outputs, settings, softmax
 from helpers.federation import scripted
 
