@@ -24,9 +24,8 @@ class Upstream:
 
     kind: str
     folders: tuple[str, ...]  # the usual names of the folder that holds the files; the first is used for downloads
-    files: tuple[
-        str, ...
-    ]  # what must be there; with a slash at its end, a folder, where upstream has a file an example
+    # What must be there; with a slash at its end, a folder, where upstream has a file an example.
+    files: tuple[str, ...]
     downloads: tuple[Download, ...] = ()
     suffixes: tuple[str, ...] = ("",)  # of compressed files that the reader takes as well
     published: tuple[str, ...] = ()  # the md5 of each of the files, where upstream tells it

@@ -20,9 +20,7 @@ from fedasmu.seeding import derive
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 _DRAWS = 20  # of the class-wise scheme, before the sizes are repaired
-_SMALLEST = (
-    0.01  # alpha of the class-wise scheme; below, a class goes to one device whole, and a repair is all there is
-)
+_SMALLEST = 0.01  # alpha of the class-wise scheme; below, a class goes to one device whole: there is only a repair
 
 
 @final

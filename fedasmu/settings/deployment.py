@@ -1,4 +1,4 @@
-"""The recipe's section on the network: where the server listens, and its five times."""
+"""The recipe's section on the network: the server's five times, what it keeps of its ledger, and what it takes."""
 
 from __future__ import annotations
 

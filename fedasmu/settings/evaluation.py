@@ -28,7 +28,6 @@ class Evaluation(Section):
         "server",
         description="who measures the accuracy: the server on the test data, or devices on what they hold out",
     )
-
     average: int | None = Field(
         None, ge=1, description="judge and keep the mean of the models of about so many last uploads; none: the newest"
     )
