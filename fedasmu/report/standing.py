@@ -25,7 +25,8 @@ DEFAULTS = flat(
         if isinstance(field.default, Section)
     }
 )
-NOT_THE_TASK = {"seed", "engine", "device", *WITHOUT_INFLUENCE}
+COMPUTED_BY = {"engine", "instructions", "device", "per_gpu"}  # what decides last digits alone, if anything
+NOT_THE_TASK = {"seed", *COMPUTED_BY, *WITHOUT_INFLUENCE}
 Floats = NDArray[np.float64]
 
 

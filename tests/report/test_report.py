@@ -334,6 +334,13 @@ def test_of_two_runs_with_one_place_the_second_is_named_unless_it_is_a_copy(tmp_
     assert sorted(standing.label for standing in found.standings) == ["edited", "mine"]
 
 
+@pytest.mark.parametrize("change", ["engine=torch", "instructions=avx2", "device=cuda", "per_gpu=2"])
+def test_who_computed_is_not_the_task(change: str, tmp_path: Path) -> None:
+    made_run(tmp_path / "fedasmu/seed-0", "fedasmu", 0, overrides=[change])
+    made_run(tmp_path / "fedbuff/seed-0", "fedbuff", 0)
+    assert len(leagues(find([tmp_path]))) == 1
+
+
 def test_a_table_says_what_makes_its_rows_unequal(tmp_path: Path) -> None:
     made_run(tmp_path / "fedasmu/seed-0", "fedasmu", 0, uploads=1160, engine="native")
     made_run(tmp_path / "fedbuff/seed-0", "fedbuff", 0, uploads=5000, engine="PyTorch")
