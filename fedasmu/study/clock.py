@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
+from fedasmu.algorithms import named
 from fedasmu.data import describe
 from fedasmu.experiment import Experiment
 from fedasmu.report.tables import Grid
 from fedasmu.settings.recipe import load
 from fedasmu.study.paper import Printed, printed
 
-SYNCHRONOUS = ("fedavg", "fedprox", "moon", "feddyn")
 ROUNDS, UPLOADS = 500, 5000
 TABLES = ("table1", "table2")
 
@@ -32,7 +32,12 @@ class Lengths:
     asynchronous: float  # 5,000 uploads
 
     def share(self, method: str, seconds: float) -> float:
-        return seconds / (self.synchronous if method in SYNCHRONOUS else self.asynchronous)
+        return seconds / (self.synchronous if waits(method) else self.asynchronous)
+
+
+def waits(method: str) -> bool:
+    """Whether it is synchronous: the server waits for all whom it started."""
+    return named(method).kind == "synchronous"
 
 
 def lengths(recipe: Path, seeds: Sequence[int], overrides: Sequence[str] = ()) -> Lengths:
@@ -85,7 +90,7 @@ def _row(recipe: str, column: Mapping[str, Printed], length: Lengths) -> tuple[s
     }
     longest = [
         max(
-            ((share, method) for method, share in reached.items() if (method in SYNCHRONOUS) == synchronous),
+            ((share, method) for method, share in reached.items() if waits(method) == synchronous),
             default=None,
         )
         for synchronous in (True, False)
