@@ -78,7 +78,7 @@ def load(
     that comes with the package, and `Dataset.name` tells which of them it is. Otherwise this is a `DataError`.
     """
     description = describe(name) if isinstance(name, str) else name
-    directory = None if directory is None else Path(directory)
+    directory = _folder(directory)
     _check_fallback(description.name, fallback)
     bars = Progress(progress)
     found = find(description, directory)
@@ -102,9 +102,10 @@ UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 def verify(name: str, directory: str | Path | None = None) -> tuple[int, int]:
     """Check the files that `load` would read against what upstream published; how many were, how many could not be."""
-    found = find(describe(name), None if directory is None else Path(directory))
+    description, folder = describe(name), _folder(directory)
+    found = find(description, folder)
     if found is None:
-        raise DataError(not_found(describe(name), None if directory is None else Path(directory)))
+        raise DataError(not_found(description, folder))
     files = [(place.layout, place.file(file)) for place in found for file in place.layout.files]
     checked = [_is_published(layout, path) for layout, path in files if not path.is_dir()]
     return sum(checked), len(files) - sum(checked)
@@ -128,7 +129,7 @@ def _is_published(layout: Upstream, path: Path) -> bool:
 
 def where(name: str, directory: str | Path | None = None) -> list[Look]:
     """Each folder that `load` would look into, best first, and what is missing there."""
-    return looks(describe(name), None if directory is None else Path(directory))
+    return looks(describe(name), _folder(directory))
 
 
 def here(name: str, directory: str | Path | None = None) -> str:
@@ -138,7 +139,11 @@ def here(name: str, directory: str | Path | None = None) -> str:
 
 def is_here(name: str, directory: str | Path | None = None) -> bool:
     """Whether it can be read without a download."""
-    return find(describe(name), None if directory is None else Path(directory)) is not None
+    return find(describe(name), _folder(directory)) is not None
+
+
+def _folder(directory: str | Path | None) -> Path | None:
+    return None if directory is None else Path(directory)
 
 
 def _check_fallback(name: str, fallback: str | None) -> None:
