@@ -60,14 +60,18 @@ class Frozen:
 
 def frozen(tree: Any, lasting: Iterable[Tensor] = (), words: Words = WORDS) -> Frozen:
     """Tensors are copied, except those that nobody writes to any more, as the caller knows."""
-    text, tensors = pack({"format": FORMAT, "tree": tree}, words)
+    text, tensors = _packed(tree, words)
     kept = {id(tensor) for tensor in lasting}
     return Frozen(text, {name: one if id(one) in kept else one.clone() for name, one in tensors.items()})
 
 
 def write(tree: Any, directory: Path, words: Words = WORDS) -> None:
     """Write the tree into a new directory: it appears complete, or not at all."""
-    _put(Frozen(*pack({"format": FORMAT, "tree": tree}, words)), directory)
+    _put(Frozen(*_packed(tree, words)), directory)
+
+
+def _packed(tree: Any, words: Words = WORDS) -> tuple[bytes, dict[str, Tensor]]:
+    return pack({"format": FORMAT, "tree": tree}, words)
 
 
 def _put(state: Frozen, directory: Path) -> None:
@@ -107,7 +111,7 @@ def read(directory: Path, words: Words = WORDS) -> Any:
 
 def save(tree: Any, directory: Path) -> None:
     """Add a checkpoint to a directory of them, and remove all but the last few."""
-    add(Frozen(*pack({"format": FORMAT, "tree": tree})), directory)
+    add(Frozen(*_packed(tree)), directory)
 
 
 def add(state: Frozen, directory: Path) -> None:
