@@ -165,7 +165,7 @@ class Serving:
                     service.advance()
                 except Rebuild:
                     return
-                self.coordinator.desk.meter.drain(wait=False)
+                self.coordinator.desk.settle()
                 self.record.flush()
                 self.gauge.look(service.door, self.clock())
                 self.keeping.look()
