@@ -16,6 +16,10 @@ from rich.table import Table
 from fedasmu import __version__
 from fedasmu.commands import (
     AllowCode,
+    Budget,
+    Overrides,
+    Recipe,
+    Seed,
     WorkerCount,
     checking,
     console,
@@ -120,15 +124,11 @@ RUN_EXAMPLES = """
 
 @app.command(epilog=RUN_EXAMPLES, cls=Hinting)
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")] = "",
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
-    ] = None,
+    recipe: Recipe = "",
+    overrides: Overrides = None,
     workers: WorkerCount = "",
-    seed: Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")] = None,
-    budget: Annotated[
-        float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
-    ] = None,
+    seed: Seed = None,
+    budget: Budget = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run directory; runs/<name> unless given.")
     ] = None,

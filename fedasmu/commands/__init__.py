@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from fedasmu.report.tables import Grid
 
 console = Console(emoji=False)  # :100: in a path or an address is no picture
+Recipe = Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
+]
+Seed = Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")]
+Budget = Annotated[
+    float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
+]
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Let the recipe name code, as package.module:name: it is then a program.")
 ]

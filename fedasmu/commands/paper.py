@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedasmu.commands import say, show_grid
+from fedasmu.commands import Overrides, say, show_grid
 from fedasmu.commands.grids import report_failures, run_grid, study_workers
-from fedasmu.commands.study import Overwrite, Set, WorkerCount, found_before, show_tuned
+from fedasmu.commands.study import Overwrite, RunsAtOnce, found_before, show_tuned
 from fedasmu.errors import UserError
 from fedasmu.settings.packaged import RECIPES
 
@@ -70,8 +70,8 @@ def reproduce(
     tuned: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A tuned.json, found for something like it: its best settings.")
     ] = None,
-    overrides: Set = None,
-    workers: WorkerCount = "",
+    overrides: Overrides = None,
+    workers: RunsAtOnce = "",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/reproduce-<budget> unless given.")
     ] = None,

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fedasmu.commands import AllowCode, console, loading, needs_network, say
-from fedasmu.commands.serving import Overrides, Seed, begun, built, check_free, loaded
+from fedasmu.commands import AllowCode, Overrides, Recipe, Seed, console, loading, needs_network, say
+from fedasmu.commands.serving import begun, built, check_free, loaded
 from fedasmu.errors import UserError
 
 REHEARSE_EXAMPLES = """
@@ -25,7 +25,7 @@ PERIOD = 0.2  # seconds between two triggers of a rehearsal: nobody waits for th
 
 
 def rehearse(
-    recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")],
+    recipe: Recipe,
     devices: Annotated[int, typer.Option(min=1, help="Processes, each with a share of the recipe's data.")] = 10,
     uploads: Annotated[int | None, typer.Option(min=1, help="That end it; the recipe's unless given.")] = None,
     overrides: Overrides = None,

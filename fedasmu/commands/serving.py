@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedasmu.commands import AllowCode, console, loading, needs_network, say
+from fedasmu.commands import AllowCode, Overrides, Recipe, Seed, console, loading, needs_network, say
 from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from fedasmu.run.build import World
     from fedasmu.settings.config import Config
 
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
-]
-Seed = Annotated[int | None, typer.Option(help="The seed that everything random is derived from.")]
 LISTEN = "0.0.0.0:8443"
 SERVE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -40,7 +36,7 @@ SERVE_EXAMPLES = """
 
 
 def serve(
-    recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")] = "",
+    recipe: Recipe = "",
     overrides: Overrides = None,
     listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help=f"Where devices reach it; else {LISTEN}.")] = "",
     name: Annotated[str, typer.Option(metavar="HOST", help="The host that devices are told; else the address.")] = "",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedasmu.commands import AllowCode, say, show_grid
+from fedasmu.commands import AllowCode, Budget, Overrides, Recipe, say, show_grid
 from fedasmu.commands.grids import report_failures, run_grid, show, show_times, study_workers
 from fedasmu.commands.reporting import Reference
 from fedasmu.commands.running import Track
@@ -42,20 +42,13 @@ COMPARE_EXAMPLES = """
   what is finished is not run again.
 """
 
-Recipe = Annotated[str, typer.Argument(help="A recipe: a TOML file, or a name from `fedasmu list recipes`.")]
 Methods = Annotated[str | None, typer.Option(metavar="LIST", help="Methods, see below; the recipe's own unless given.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe; repeatable.")
-]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds.")]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first of them.")]
 Tuned = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The tuned.json of a `fedasmu sweep`: its best settings.")
 ]
-Budget = Annotated[
-    float | None, typer.Option(metavar="FACTOR", help="So many times the recipe's uploads and virtual time.")
-]
-WorkerCount = Annotated[
+RunsAtOnce = Annotated[
     str,
     typer.Option("--workers", metavar="N|inline|ray", help="Runs at once; as many as there are cores unless given."),
 ]
@@ -70,10 +63,10 @@ def compare(
     vary: Annotated[
         list[str] | None, typer.Option(metavar="KEY=V1,V2", help="Every method with each of these values; repeatable.")
     ] = None,
-    overrides: Set = None,
+    overrides: Overrides = None,
     tuned: Tuned = None,
     budget: Budget = None,
-    workers: WorkerCount = "",
+    workers: RunsAtOnce = "",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/compare-<recipe> unless given.")
     ] = None,
@@ -139,10 +132,10 @@ def sweep(
     methods: Methods = None,
     seeds: Seeds = 1,
     first_seed: FirstSeed = 0,
-    overrides: Set = None,
+    overrides: Overrides = None,
     tuned: Tuned = None,
     budget: Budget = None,
-    workers: WorkerCount = "",
+    workers: RunsAtOnce = "",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs go; runs/sweep-<recipe> unless given.")
     ] = None,
