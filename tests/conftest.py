@@ -42,6 +42,12 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
+@pytest.fixture
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process loses nothing that it has written; only a power cut would, and fsync takes its time."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     executable, reason = obtain(Path(tempfile.gettempdir()) / "fedasmu-tests-chromium.lock")

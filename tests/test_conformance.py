@@ -14,6 +14,7 @@ from fedasmu.algorithms import NAMES
 from fedasmu.cli import app
 from fedasmu.conformance import CHECKS, Trial
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 # Sixty uploads are few for a server that steps by a thousandth.
 SETTINGS: dict[str, dict[str, Any]] = {"fadas": {"server_lr": 0.05}}
 

@@ -32,6 +32,7 @@ from fedasmu.storage import checkpoint
 from helpers.blobs import Run, blobs, outputs, settings, softmax
 from helpers.repository import ROOT
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 RESTLESS = {"jitter": 0.3, "dropout": 0.15, "availability": 0.8, "cycle": 40.0}
 PAUSE = "FEDASMU_TEST_PAUSE"  # seconds for each version: so that a run is still at work when it is seen to be
 
@@ -134,12 +135,6 @@ def test_a_run_does_not_depend_on_what_ran_before_it(run: Run) -> None:
 
 
 # --- killed and resumed
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process loses nothing that it has written; only a power cut would, and fsync takes its time."""
-    monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
 def an_experiment(method: str = "curious", **changes: Any) -> Experiment:

@@ -194,6 +194,7 @@ def test_every_method_takes_what_arrives(name: str, kind: type[Halving], tmp_pat
 
 
 # The check's runs have lost devices, statistics of BatchNorm, and a kill in the middle.
+@pytest.mark.usefixtures("no_waiting_for_the_disk")
 @KINDS
 @pytest.mark.parametrize("name", ["fedasmu", "fedasmu-r", "fedavg", "fedbuff", "asyncdrop", "moon"])
 def test_the_bytes_are_the_same_after_a_kill(name: str, kind: type[Halving], tmp_path: Path) -> None:
