@@ -193,6 +193,7 @@ def test_the_instructions_are_the_recipes_then_the_environments(run: Run, monkey
 
 
 @needs_library
+@pytest.mark.usefixtures("no_waiting_for_the_disk")
 def test_a_run_that_goes_on_with_another_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 

@@ -110,6 +110,7 @@ def test_the_reports_put_the_least_error_first(regressed: list[Result], tmp_path
     assert '"metric":{"name":"rmse","larger":false,"share":false}' in page
 
 
+@pytest.mark.usefixtures("no_waiting_for_the_disk")
 def test_workers_and_a_resume_give_the_same_bytes(tmp_path: Path) -> None:
     def stop(desk: Any, line: Any) -> None:
         if desk.server.counters.received == 30:

@@ -45,8 +45,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_a_file_that_may_not_grow_is_one_message_and_nothing_is_lost(place: Path) -> None:
-    run = ("run", "r.toml", "--workers", "inline", "--out")
-    whole = fedasmu(place, *run, "whole")
+    run = ("run", "r.toml", "--workers", "inline", "--set", "stop.uploads=12", "--out")
+    whole = fedasmu(place, *run, "whole", "--set", "checkpoint_seconds=1e9")
     assert whole.returncode == 0, whole.stderr
     done = fedasmu(place, *run, "cut", before="ulimit -f 40;")
     assert done.returncode == 1
