@@ -30,14 +30,16 @@ class Calibrate(Aggregator):
     def aggregate(self, current: Model, uploads: Sequence[Upload]) -> Aggregate:
         trainable, rate, weight = self.federation.trainable, self.settings.server_lr, 1 / self.settings.buffer
         update = displacement(uploads, [weight] * len(uploads))
+        cached = {upload.device: self._cached(upload.device) for upload in uploads}
         correction = self.mean_h
         for upload in uploads:  # a device may be in the buffer twice: all of it refers to the cache as it was
-            correction = correction - weight * self._cached(upload.device)
+            correction = correction - weight * cached[upload.device]
         update[:trainable] += correction
         for upload in uploads:
             delta = (upload.report.vector - upload.base.vector)[:trainable]
-            self.mean_h = self.mean_h + (delta - self._cached(upload.device)) / self.federation.devices
+            self.mean_h = self.mean_h + (delta - cached[upload.device]) / self.federation.devices
             self.federation.shelf.put(upload.device, delta)
+            cached[upload.device] = delta
         weights = [rate * weight] * len(uploads)
         return Aggregate(stepped(current, update, uploads, weights, trainable, rate), weights)
 
