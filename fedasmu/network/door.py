@@ -189,9 +189,14 @@ async def table(request: Request) -> dict[str, Any]:
 
 def _text(table: dict[str, Any], key: str) -> str:
     value = table.get(key)
-    if not isinstance(value, str) or len(value) > 256:
+    if not isinstance(value, str) or len(value) > 256 or not _is_whole(value):
         raise Problem(400, "table", f"{key} is missing, or is no short text")
     return value
+
+
+def _is_whole(text: str) -> bool:
+    """Whether there are letters behind all of it: JSON can name halves of them, which nothing can encode."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _bytes(table: dict[str, Any], key: str, length: int) -> bytes:

@@ -109,7 +109,9 @@ class Listener:
         """Who comes by a proxy has the address that the proxy tells; nobody else is asked for theirs."""
         self.listening, self.context, self.patience = listening, context, patience
         self.gate = Gate(0 if proxied else per_address)
-        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "ws": "none", "access_log": False}
+        # Of requests that are none nothing is said: strangers send them, as many as they like.
+        quiet: dict[str, Any] = {"log_config": None, "log_level": "error", "access_log": False}
+        options: dict[str, Any] = {"lifespan": "off", "ws": "none", **quiet}
         self.config = Config(app, proxy_headers=proxied, **options)
         self.config.load()
         self.state = ServerState()

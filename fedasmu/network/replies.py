@@ -80,8 +80,16 @@ def training_of(request: Request) -> float | None:
     return seconds if 0 <= seconds < math.inf else None
 
 
+def number_of(request: Request, name: str) -> int:
+    """A number in the path. It is a text until here, of any length: who sends it may be a stranger."""
+    text = request.path_params[name]
+    if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
+        raise Problem(404, "number", f"there is no such {name}")
+    return int(text)
+
+
 def task_of(request: Request) -> int:
-    return int(request.path_params["task"])
+    return number_of(request, "task")
 
 
 def range_of(request: Request) -> int:

@@ -30,6 +30,7 @@ from fedasmu.network.replies import (
     label_of,
     later,
     left,
+    number_of,
     offset_of,
     range_of,
     refused,
@@ -65,12 +66,12 @@ class Service:
             *reception.routes,
             Route("/v1/task", self._guarded(Service.task)),
             Route("/v1/vocabulary/{digest}", self._guarded(Service.vocabulary)),
-            Route("/v1/models/{version:int}", self._guarded(Service.model)),
-            Route("/v1/tasks/{task:int}/fresh", self._guarded(Service.fresh), methods=["POST"]),
-            Route("/v1/tasks/{task:int}/beat", self._guarded(Service.beat), methods=["POST"]),
-            Route("/v1/tasks/{task:int}/result", self._guarded(Service.result), methods=["PUT"]),
-            Route("/v1/tasks/{task:int}/result", self._guarded(Service.held)),
-            Route("/v1/tasks/{task:int}/fail", self._guarded(Service.fail), methods=["POST"]),
+            Route("/v1/models/{version}", self._guarded(Service.model)),
+            Route("/v1/tasks/{task}/fresh", self._guarded(Service.fresh), methods=["POST"]),
+            Route("/v1/tasks/{task}/beat", self._guarded(Service.beat), methods=["POST"]),
+            Route("/v1/tasks/{task}/result", self._guarded(Service.result), methods=["PUT"]),
+            Route("/v1/tasks/{task}/result", self._guarded(Service.held)),
+            Route("/v1/tasks/{task}/fail", self._guarded(Service.fail), methods=["POST"]),
         ]
         handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, ClientDisconnect: left, Exception: broken}
         self.app = Starlette(routes=routes, exception_handlers={**handlers, Rebuild: self._rebuild})
@@ -119,7 +120,7 @@ class Service:
 
     async def model(self, request: Request, signed: Signed) -> Response:
         """A model that the device was sent for its task, from the byte on where the sending broke off."""
-        version, first = int(request.path_params["version"]), range_of(request)
+        version, first = number_of(request, "version"), range_of(request)
         model = self.coordinator.again(signed.device, version, first, self.clock())
         reference = self.coordinator.known(signed.device, label_of(request, "from"))
         data, mark = wire.body(model.vector, reference), f'"{wire.digest(model.vector)}"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fedasmu.network.connection import Ended, Reply
 from fedasmu.network.keys import Invite, Key
 from fedasmu.protocol import Report
 from helpers.federation import Federation, enrolled
-from helpers.served import eventually
+from helpers.served import eventually, trusting
 
 OPEN = {("GET", "/healthz"), ("GET", "/v1/hello"), ("POST", "/v1/hello"), ("POST", "/v1/enrol"), ("POST", "/v1/key")}
 
@@ -50,7 +51,7 @@ def routes(federation: Federation) -> list[tuple[str, str]]:
     found = []
     for route in federation.serving.running.app.routes:
         for method in route.methods - {"HEAD"}:  # type: ignore[attr-defined]
-            found.append((method, route.path.replace(":int", "")))  # type: ignore[attr-defined]
+            found.append((method, route.path))  # type: ignore[attr-defined]
     return found
 
 
@@ -137,6 +138,44 @@ def test_a_task_of_another_device_is_gone(federation: Federation, task: int, tmp
 def test_a_number_in_a_request_that_is_none_is_said_to_be_none(honest: Client, task: int) -> None:
     for ask in ("-1", "1.0", "%C2%B2", "1" * 10):
         assert signed(honest, "POST", f"/v1/tasks/{task}/fresh?ask={ask}").status == 400
+    for path in ("/v1/tasks/x/result", "/v1/tasks/-1/result", f"/v1/models/{'9' * 5000}"):
+        assert signed(honest, "GET", path).status == 404
+
+
+WHOLE, HALF = "A" * 43, "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "table"),
+    [
+        ("GET", f"/v1/tasks/{'9' * 5000}/result", None),
+        ("GET", f"/v1/models/{'9' * 5000}", None),
+        ("POST", "/v1/hello", {"key": WHOLE, "examples": 5, "challenge": HALF, "signature": "A" * 86}),
+        ("POST", "/v1/hello", {"key": HALF, "examples": 5, "challenge": "x", "signature": "A" * 86}),
+        ("POST", "/v1/enrol", {"key": WHOLE, "examples": 5, "challenge": "x", "name": HALF}),
+        ("POST", "/v1/enrol", {"key": WHOLE, "examples": 5, "challenge": "x", "name": "x", "invite": HALF}),
+        ("POST", "/v1/key", {"key": WHOLE, "new": WHOLE, "challenge": HALF}),
+    ],
+)
+def test_what_a_stranger_sends_is_no_failure_of_the_server(
+    honest: Client, method: str, target: str, table: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers without end and halves of letters, which JSON has: refused, and not a word about them on the terminal."""
+    body = b"" if table is None else json.dumps(table).encode()
+    assert honest._connection.once(method, target, body, {}, largest=1 << 20).status in (400, 401)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\0 garbage\r\n\r\n", b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"]
+)
+def test_bytes_that_are_no_request_are_not_told_of(
+    federation: Federation, sent: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with trusting().wrap_socket(socket.create_connection(("127.0.0.1", federation.folder.port))) as peer:
+        peer.sendall(sent)
+        assert peer.recv(1000).startswith(b"HTTP/1.1 4")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
