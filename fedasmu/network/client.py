@@ -145,10 +145,10 @@ class Client:
         return self._insist(attempt)
 
     def once(self, method: str, target: str, body: bytes = b"") -> Reply | None:
-        """The same, tried a single time; None where nothing was heard."""
+        """The same, tried a single time; None where nothing was heard, or only from a stranger."""
         try:
             return self._signed(method, target, body, 0.0)
-        except HTTPError:
+        except (HTTPError, Ended):
             return None
 
     def close(self) -> None:
@@ -227,7 +227,6 @@ class Client:
                 trouble, pause = str(reply.table.get("say", f"status {reply.status}")), reply.pause
             except HTTPError as error:
                 trouble, pause = reason(error), 0.0
-                self._connection.check_pin(error)
                 longest = FIRST if isinstance(error, Cut) and error.body else longest  # it does go on
             if time.monotonic() > until:
                 raise UserError(f"{self.url}: {trouble}; is the server running, and is this its address?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,7 @@ class Connection:
         self.url, self.pins = checked_url(url), list(pins)
         if self.url.startswith("http:") and self.pins[0] != PUBLIC:
             raise UserError(f"{url}: the invite is of a server with a certificate: write https://")
+        self._turning = threading.Lock()
         self._connect()
 
     def once(
@@ -75,17 +77,22 @@ class Connection:
         heard: Heard | None = None,
     ) -> Reply:
         """One request, and its reply of at most so many bytes."""
-        reply = self._pool.request(
-            method,
-            self.url + target,
-            body=body,
-            headers={**headers, "User-Agent": f"fedasmu/{fedasmu.__version__}"},
-            timeout=Timeout(connect=10.0, read=wait + 60.0 + len(body) / RATE),
-            retries=False,
-            redirect=False,
-            preload_content=False,
-            decode_content=False,
-        )
+        pool, pin = self._trusting
+        try:
+            reply = pool.request(
+                method,
+                self.url + target,
+                body=body,
+                headers={**headers, "User-Agent": f"fedasmu/{fedasmu.__version__}"},
+                timeout=Timeout(connect=10.0, read=wait + 60.0 + len(body) / RATE),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except HTTPError as error:
+            self._check_pin(error, pin)
+            raise
         try:
             data = self._read(reply, largest, heard)
             pause = reply.headers.get("Retry-After", "0")
@@ -94,17 +101,21 @@ class Connection:
             reply.release_conn()
 
     def close(self) -> None:
-        self._pool.clear()
+        self._trusting[0].clear()
 
-    def check_pin(self, error: Exception) -> None:
-        """Another certificate than expected: the next one that the server announced, or somebody else's."""
+    def _check_pin(self, error: Exception, pin: bytes) -> None:
+        """Another certificate than this one: the next one that the server announced, or somebody else's."""
         error = _inner(error)
         if not isinstance(error, SSLError) or not any(word in str(error) for word in ("ingerprint", "CERTIFICATE")):
             return
-        if len(self.pins) < 2:
-            raise Ended("certificate", f"{self.url} {self._stranger(str(error))}; nothing was sent")
-        self.pins = self.pins[1:]
-        self._connect()
+        with self._turning:
+            if pin != self._trusting[1]:
+                return  # another thread has met it before
+            others = [one for one in self.pins if one != pin]
+            if not others:
+                raise Ended("certificate", f"{self.url} {_stranger(pin, str(error))}; nothing was sent")
+            self.pins = others
+            self._connect()
 
     def _read(self, reply: urllib3.BaseHTTPResponse, largest: int, heard: Heard | None) -> bytes:
         data = bytearray()
@@ -127,22 +138,24 @@ class Connection:
         host = urlsplit(self.url).hostname or ""
         proxy = getproxies().get(urlsplit(self.url).scheme)
         if proxy and not proxy_bypass(host):
-            self._pool: urllib3.PoolManager = urllib3.ProxyManager(proxy, maxsize=4, **tls)
+            pool: urllib3.PoolManager = urllib3.ProxyManager(proxy, maxsize=4, **tls)
         else:
-            self._pool = urllib3.PoolManager(maxsize=4, **tls)
+            pool = urllib3.PoolManager(maxsize=4, **tls)
+        self._trusting = pool, pin  # both at once: requests are made by several threads
 
-    def _stranger(self, error: str) -> str:
-        if self.pins[0] != PUBLIC:
-            return (
-                "shows another certificate than the invite's, or than the state folder knows from an earlier run: the "
-                "address is another server's, or somebody stands between. For another server give another --state; if "
-                "this one's certificate was renewed, ask for a new invite, and delete server.json in the state folder"
-            )
-        reason = re.search(r"verify failed: (.*?)(?: \(_ssl|$)", error)
+
+def _stranger(pin: bytes, error: str) -> str:
+    if pin != PUBLIC:
         return (
-            f"shows a certificate that this machine does not trust ({reason[1] if reason else error}): is the address "
-            "right, and this machine's clock?"
+            "shows another certificate than the invite's, or than the state folder knows from an earlier run: the "
+            "address is another server's, or somebody stands between. For another server give another --state; if "
+            "this one's certificate was renewed, ask for a new invite, and delete server.json in the state folder"
         )
+    reason = re.search(r"verify failed: (.*?)(?: \(_ssl|$)", error)
+    return (
+        f"shows a certificate that this machine does not trust ({reason[1] if reason else error}): is the address "
+        "right, and this machine's clock?"
+    )
 
 
 def checked_url(url: str) -> str:

@@ -59,6 +59,9 @@ class Serving:
     linger: float = LINGER
     lines: Sequence[Line] | None = None  # a script to play, instead of following the clock
 
+    def __post_init__(self) -> None:
+        self._pin = self.folder.pin()  # of the certificate that is shown, whatever is put into the folder meanwhile
+
     def serve(self, listening: Any) -> None:
         """Until the run is over. Where the method raised, all is built again without what it raised on."""
         while True:
@@ -118,8 +121,12 @@ class Serving:
         settings = self.world.config.network
         door = Door(self.folder.run, self.folder.register, time.monotonic, settings.max_examples)
         told, words = terms(self.world), self.world.data.words if self.world.data else ()
-        reception = Reception(self.coordinator, door, told, self.folder.pins, self.clock)
+        reception = Reception(self.coordinator, door, told, self._pins, self.clock)
         return Service(reception, self.folder.path, words)
+
+    def _pins(self) -> list[bytes]:
+        """What devices are to know this server by: now, and from its next start on."""
+        return list(dict.fromkeys([self._pin, *self.folder.pins()]))
 
     async def _main(self, listening: Any) -> None:
         service = self.running = self.service()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.exceptions import HTTPError
 
 from fedasmu.errors import UserError
 from fedasmu.network import client as clients
@@ -82,6 +83,20 @@ def test_a_public_authority_is_asked_where_nothing_is_pinned(server: Served, tmp
 def test_the_announced_next_certificate_is_taken(server: Served, tmp_path: Path) -> None:
     client = made(server, tmp_path, bytes([1]) * 32, server.pin)
     assert client.request("GET", "/v1/task").status == 200
+    assert client.pins == [server.pin]
+
+
+def test_threads_that_meet_the_next_certificate_at_once_turn_to_it_once(server: Served, tmp_path: Path) -> None:
+    """Each has its own request under way when the server comes back with it."""
+    client = made(server, tmp_path, bytes([1]) * 32, server.pin)
+    connection, before = client._connection, client._connection._trusting
+    assert client.request("GET", "/v1/task").status == 200
+    now, connection._trusting = connection._trusting, before
+    with pytest.raises(HTTPError) as met:
+        before[0].request("GET", client.url, retries=False)
+    connection._trusting = now
+    connection._check_pin(met.value, before[1])
+    assert connection._trusting is now
     assert client.pins == [server.pin]
 
 

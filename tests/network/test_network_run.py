@@ -12,6 +12,8 @@ from unittest.mock import Mock
 import pytest
 
 from fedasmu import Result
+from fedasmu.network import certificate
+from fedasmu.network.client import Client
 from fedasmu.network.folder import Folder
 from fedasmu.network.replay import replay
 from fedasmu.storage.shelf import Shelf
@@ -74,6 +76,49 @@ def test_a_server_that_starts_again_waits_for_a_device_in_the_middle_of_its_trai
     federation.wait()
     summary = Result(federation.path).summary
     assert (summary["uploads"], summary["lost"]) == (1, 0)
+
+
+def rotate(federation: Federation) -> None:
+    """As `fedasmu keys rotate` does, and then `--now`."""
+    certificate.make(federation.folder.keys, certificate.NEXT, ["localhost"])
+    certificate.switch(federation.folder.keys)
+
+
+def test_a_device_in_the_middle_of_its_training_turns_to_the_next_certificate(tmp_path: Path) -> None:
+    """Its training takes longer than this test: only its beats can meet the certificate that was announced."""
+    federation = Federation(tmp_path, stop={"uploads": 1}, network={"lease": 3.0, "poll": 1.0, "gather": 0.0})
+    certificate.make(federation.folder.keys, certificate.NEXT, ["localhost"])
+    federation.start()
+    device = federation.device(0, seconds_per_sample=1000.0)
+    federation.work(device)
+    assert eventually(lambda: '"start"' in written(federation))
+    federation.stop()
+    certificate.switch(federation.folder.keys)
+    federation.start()
+    assert eventually(lambda: len(visits(federation)) == 1)
+    device.stop()
+    federation.stop()
+    federation.wait()
+
+
+def test_who_says_hello_before_the_server_shows_its_next_certificate_knows_both(tmp_path: Path) -> None:
+    """`fedasmu keys rotate --now` has put it in place, and the server is not started again yet."""
+    federation = Federation(tmp_path)
+    shown = federation.folder.pin()
+    federation.start()
+    early = enrolled(federation, tmp_path, 0, 20)
+    rotate(federation)
+    following = federation.folder.pin()
+    early.hello(20)
+    assert early.pins == [shown, following]
+    late = Client(federation.folder.url, early.key, early.pins)  # as a device that was started again
+    late.hello(20)
+    federation.stop()
+    federation.start()
+    for client in (early, late):
+        client.hello(20)
+        assert client.pins == [following]
+    federation.stop()
 
 
 def test_a_server_whose_machine_fails_it_stops_with_the_reason_and_has_lost_nothing(
