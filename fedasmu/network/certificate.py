@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import ssl
 from collections.abc import Iterable
 from hashlib import sha256
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from fedasmu.errors import UserError
+from fedasmu.system.disk import write_private
 
 CURRENT, NEXT = "current", "next"
 YEARS = 10
@@ -37,8 +37,8 @@ def make(folder: Path, name: str, hosts: Iterable[str]) -> bytes:
     builder = builder.add_extension(x509.SubjectAlternativeName(list(map(_name, hosts))), critical=False)
     certificate = builder.sign(key, hashes.SHA256())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write(folder / f"{name}.key", private)
-    _write(folder / f"{name}.pem", certificate.public_bytes(Encoding.PEM))
+    write_private(folder / f"{name}.key", private)
+    write_private(folder / f"{name}.pem", certificate.public_bytes(Encoding.PEM))
     return sha256(certificate.public_bytes(Encoding.DER)).digest()
 
 
@@ -81,11 +81,3 @@ def _name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _write(path: Path, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(file, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -7,7 +7,6 @@ only the key's public half, and the device only signs with it, so that the secre
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedasmu.errors import UserError
+from fedasmu.system.disk import write_private
 
 PREFIX = "fa1"
 
@@ -73,19 +73,12 @@ class Key:
     @classmethod
     def at(cls, path: Path) -> Key:
         """The key in this file, made on first use and readable by its owner only."""
+        if not path.exists():
+            write_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            try:
-                return cls(Ed25519PrivateKey.from_private_bytes(path.read_bytes()))
-            except ValueError:
-                raise UserError(f"{path}: not a key; move the folder away and join with a new invite") from None
-        with os.fdopen(file, "wb") as stream:
-            key = Ed25519PrivateKey.generate()
-            stream.write(key.private_bytes_raw())
-            stream.flush()
-            os.fsync(stream.fileno())
-        return cls(key)
+            return cls(Ed25519PrivateKey.from_private_bytes(path.read_bytes()))
+        except ValueError:
+            raise UserError(f"{path}: not a key; move the folder away and join with a new invite") from None
 
     @property
     def public(self) -> bytes:

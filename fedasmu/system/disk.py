@@ -57,6 +57,14 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text)
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """The same, for the eyes of its owner only."""
+    with replaced(path) as temporary:
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
+
+
 def not_through_links(path: str, flags: int) -> int:
     """For `open(..., opener=)`: a link that somebody put there is not followed."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)

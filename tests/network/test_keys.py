@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -152,3 +155,23 @@ def test_the_newest_visit_of_a_device_ends_the_one_before() -> None:
     assert visits.find(3, "\u00e4") is None
     visits.close(3)
     assert visits.find(3, second) is None
+
+
+def no_room(file: int, mode: str) -> Any:
+    os.close(file)
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_key_or_a_certificate_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The power goes, or the disk is full, when there is a file for it and nothing in it yet."""
+    certificate.make(tmp_path, certificate.CURRENT, ["localhost"])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", no_room)
+        with pytest.raises(OSError, match="No space"):
+            Key.at(tmp_path / "key")
+        patch.setattr(os, "fdopen", Mock(side_effect=[(tmp_path / "other").open("wb"), OSError("No space")]))
+        with pytest.raises(OSError, match="No space"):
+            certificate.make(tmp_path, certificate.NEXT, ["localhost"])
+    assert len(certificate.pins(tmp_path)) == 1, "devices go on being told of the current one"
+    assert Key.at(tmp_path / "key").public == Key.at(tmp_path / "key").public
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
