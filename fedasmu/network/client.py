@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from fedasmu.network.keys import (
 
 FIRST, LONGEST = 1.0, 60.0  # seconds between two attempts: drawn from 0 up to these
 SMALL = 1 << 20  # bytes of a reply that holds no model
+NAME = re.compile(r"[!-~]{1,256}")
 
 
 class Stopped(Exception):
@@ -96,9 +98,9 @@ class Client:
 
         run, welcome = self._challenged("/v1/hello", request)
         try:
-            self.run, self.device, self.visit = run, int(welcome["device"]), str(welcome["visit"])
+            self.run, self.device, self.visit = run, int(welcome["device"]), _name(welcome["visit"])
             self._connection.pins = [decoded(pin, 32) for pin in welcome["pins"]] or self.pins
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError, OverflowError):
             raise Ended("wire", f"{self.url} speaks another language: is it a fedasmu server?") from None
         return welcome
 
@@ -182,24 +184,37 @@ class Client:
     def _challenged(self, target: str, request: Callable[[str, str], dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         """The run, and the answer to a request that signs a challenge.
 
-        A challenge is good once: where an answer was lost and the request made again, it needs a new one.
+        A challenge is good once: every attempt asks for a new one, whatever has become of the one before.
         """
-        for last in (False, False, True):
-            greeting = self._greeting()
+        run = ""
+
+        def attempt() -> Reply:
+            nonlocal run
+            asked = self._plain("GET", "/v1/hello", b"")
+            if asked.status >= HTTPStatus.BAD_REQUEST:
+                return asked
+            greeting = self._greeting(asked)
             run, challenge = greeting["run"], greeting["challenge"]
             table = {"key": encoded(self.key.public), "challenge": challenge, **request(run, challenge)}
-            try:
-                return run, self._settled("POST", target, json.dumps(table).encode()).table
-            except Ended as ended:
-                if last or ended.code != "credentials":
-                    raise
+            return self._plain("POST", target, json.dumps(table).encode())
+
+        for last in (False, False, True):
+            reply = self._insist(attempt)
+            if reply.status < HTTPStatus.BAD_REQUEST:
+                return run, reply.table
+            code, say = reply.table.get("error", reply.status), reply.table.get("say", f"{self.url}: {reply.status}")
+            if last or code != "credentials":  # or the server was started again between the two
+                raise Ended(str(code), str(say))
         raise AssertionError("the last try answers or raises")
 
-    def _greeting(self) -> dict[str, Any]:
-        greeting = self._settled("GET", "/v1/hello", b"").table
-        if not isinstance(greeting.get("run"), str) or not isinstance(greeting.get("challenge"), str):
-            raise Ended("wire", f"{self.url} does not answer as a fedasmu server does")
-        if wire.VERSION not in greeting.get("wire", []):
+    def _greeting(self, reply: Reply) -> dict[str, Any]:
+        greeting = reply.table
+        try:
+            _name(greeting["run"]), _name(greeting["challenge"])
+            known = wire.VERSION in greeting.get("wire", [])
+        except (KeyError, ValueError, TypeError):
+            raise Ended("wire", f"{self.url} does not answer as a fedasmu server does") from None
+        if not known:
             raise Ended(
                 "wire",
                 f"{self.url} runs fedasmu {greeting.get('fedasmu')} (wire {greeting.get('wire')}), this is fedasmu "
@@ -207,14 +222,10 @@ class Client:
             )
         return greeting
 
-    def _settled(self, method: str, target: str, body: bytes) -> Reply:
-        """An answer that is not a refusal."""
-        headers, largest = {"Content-Type": "application/json"}, self.largest
-        reply = self._insist(lambda: self._connection.once(method, target, body, headers, largest=largest))
-        if reply.status >= HTTPStatus.BAD_REQUEST:
-            table = reply.table
-            raise Ended(str(table.get("error", reply.status)), str(table.get("say", f"{self.url}: {reply.status}")))
-        return reply
+    def _plain(self, method: str, target: str, body: bytes) -> Reply:
+        """Once, and not signed."""
+        headers = {"Content-Type": "application/json"}
+        return self._connection.once(method, target, body, headers, largest=self.largest)
 
     def _insist(self, attempt: Callable[[], Reply]) -> Reply:
         """Until there is an answer, with pauses drawn from a growing range, so that a fleet does not come at once."""
@@ -236,3 +247,10 @@ class Client:
             if self.stopping.wait(pause + self._random.uniform(0.0, longest)):
                 raise Stopped
             longest = min(LONGEST, 2 * longest)
+
+
+def _name(given: Any) -> str:
+    """Of a run, a visit or a challenge: it will stand in what is signed, and in a line of a head."""
+    if not NAME.fullmatch(given):
+        raise ValueError("no name")
+    return str(given)

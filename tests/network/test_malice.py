@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import resource
 import struct
 import threading
@@ -96,7 +97,11 @@ def written(folder: Path) -> set[str]:
     [
         ("name that cannot be", {"hello": {"run": "../../escaped"}}),
         ("name that cannot be", {"hello": {"run": "/etc/x"}}),
-        ("name that cannot be", {"hello": {"run": "a" * 5000}}),
+        ("name that cannot be", {"hello": {"run": "a" * 200}}),
+        ("does not answer as", {"hello": {"run": "a" * 5000}}),
+        ("does not answer as", {"hello": {"run": "\ud800"}}),
+        ("does not answer as", {"hello": {"challenge": "\ud800"}}),
+        ("does not answer as", {"hello": {"wire": 1}}),
         ("takes no code", {"recipe": {"model": "os:system"}}),
         ("takes no code", {"recipe": {"algorithm": {"name": "os:system"}}}),
         ("too large", {"recipe": {"model": "mlp", "options": {"hidden": 1 << 40}}}),
@@ -106,6 +111,9 @@ def written(folder: Path) -> set[str]:
         ("other parameters here", {"recipe": {"layout": "0" * 64}}),
         ("another language", {"welcome": {"pins": "x"}}),
         ("another language", {"welcome": {"device": [1]}}),
+        ("another language", {"welcome": {"device": math.inf}}),
+        ("another language", {"welcome": {"visit": "a\r\nb: c"}}),
+        ("another language", {"welcome": {"visit": "\u0416"}}),
         ("not one that this version knows", {"recipe": {"shape": [1] * 90}}),
     ],
 )

@@ -274,7 +274,7 @@ def test_an_invite_is_good_for_its_run_its_key_and_its_uses(
 
 
 def test_a_challenge_is_good_once(federation: Federation, honest: Client) -> None:
-    greeting = honest._greeting()
+    greeting = honest._plain("GET", "/v1/hello", b"").table
     text = keys.hello_text(greeting["run"], greeting["challenge"], honest.key.public)
     table = {
         "key": keys.encoded(honest.key.public),
