@@ -16,6 +16,7 @@ import json
 import secrets
 import shutil
 import ssl
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from fedasmu.network.keys import Invite
 from fedasmu.network.register import Register
 from fedasmu.storage.record import SERVED
 from fedasmu.system.disk import write_whole
+
+FAILURES = 100  # that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,10 @@ class Folder:
     def join_line(self, invite: Invite) -> str:
         return f"fedasmu join {self.url} --invite {invite} --data my.npz"
 
-    def keep_failure(self, text: str) -> None:
-        self.failures.mkdir(exist_ok=True)
-        (self.failures / f"server-{len(list(self.failures.iterdir()))}.txt").write_text(text)
+
+def keep_failure(failures: Path, name: str, text: bytes) -> None:
+    """For the person who runs the server, who looks at the first ones: a full disk, or many of them, stop nothing."""
+    with suppress(OSError):
+        failures.mkdir(exist_ok=True)
+        if len(list(failures.iterdir())) < FAILURES:
+            (failures / f"{name}.txt").write_bytes(text)

@@ -5,19 +5,29 @@ A seat is a place in the federation for ever: its number is the device's number,
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from fedasmu.errors import UserError
 from fedasmu.network.keys import Invite
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 PATIENCE = 10.0  # seconds that one process waits for the other
+SYSTEM = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_BUSY: errno.EBUSY,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_NOMEM: errno.ENOMEM,
+}
 TABLES = """
 CREATE TABLE IF NOT EXISTS seats (
   seat INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, key BLOB UNIQUE NOT NULL,
@@ -61,11 +71,13 @@ class Open:
 class Register:
     def __init__(self, path: Path, seats: int) -> None:
         self.seats = seats
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
-        path.chmod(0o600)
-        self._share()
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.executescript(TABLES)
+        self._path = path
+        with self._asking():
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
+            path.chmod(0o600)
+            self._share()
+            self._database.execute("PRAGMA synchronous = FULL")
+            self._database.executescript(TABLES)
 
     def close(self) -> None:
         self._database.close()
@@ -77,21 +89,21 @@ class Register:
             try:
                 self._database.execute("PRAGMA journal_mode = WAL")
                 return
-            except sqlite3.OperationalError:  # "database is locked", at once: SQLite does not wait here
-                if time.monotonic() > until:
+            except sqlite3.OperationalError as error:  # at once: SQLite does not wait here
+                if not _is(error, sqlite3.SQLITE_BUSY) or time.monotonic() > until:
                     raise
                 time.sleep(0.01)
 
     def copy(self, path: Path) -> None:
         """All seats and invites into a new file, for a run that begins with them."""
-        with closing(sqlite3.connect(path)) as other:
+        with self._asking(), closing(sqlite3.connect(path)) as other:
             path.chmod(0o600)
             self._database.backup(other)
 
     @property
     def changes(self) -> int:
         """Another number whenever another process has written."""
-        return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+        return int(self._execute("PRAGMA data_version").fetchone()[0])
 
     def invite(
         self, pin: bytes, *, name: str | None = None, seat: int | None = None, uses: int = 1, hours: float = 24.0
@@ -99,11 +111,11 @@ class Register:
         """A new one. Its secret is in what is returned, and nowhere else."""
         invite = Invite.new(pin)
         row = (invite.id, invite.key.public, name, seat, uses, time.time() + 3600 * hours)
-        self._database.execute("INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?)", row)
+        self._execute("INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?)", row)
         return invite
 
     def find_invite(self, name: str) -> Open | None:
-        row = self._database.execute("SELECT * FROM invites WHERE id = ?", (name,)).fetchone()
+        row = self._execute("SELECT * FROM invites WHERE id = ?", (name,)).fetchone()
         return None if row is None else Open(*row)
 
     def enrol(self, invite: str, key: bytes, name: str, examples: int) -> Seat:
@@ -117,12 +129,12 @@ class Register:
             name = opened.name or name
             number = self._free(opened, name)
             row = (number, name, key, examples, time.time(), None)
-            self._database.execute("INSERT INTO seats VALUES (?, ?, ?, ?, ?, ?)", row)
-            self._database.execute("UPDATE invites SET uses = uses - 1 WHERE id = ?", (invite,))
+            self._execute("INSERT INTO seats VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._execute("UPDATE invites SET uses = uses - 1 WHERE id = ?", (invite,))
             return Seat(*row)
 
     def update(self, seat: int, examples: int) -> None:
-        self._database.execute("UPDATE seats SET examples = ? WHERE seat = ?", (examples, seat))
+        self._execute("UPDATE seats SET examples = ? WHERE seat = ?", (examples, seat))
 
     def rekey(self, old: bytes, new: bytes) -> Seat:
         """Give the seat of one key to another. Asked again, when that was done, it changes nothing."""
@@ -133,25 +145,25 @@ class Register:
             if seat.revoked is not None:
                 raise Refused("revoked", f"the key of device {seat.name!r} was revoked; ask who runs the server")
             if seat.key != new:
-                self._database.execute("UPDATE seats SET key = ? WHERE seat = ?", (new, seat.seat))
-                self._database.execute("INSERT INTO former VALUES (?, ?)", (old, seat.seat))
+                self._execute("UPDATE seats SET key = ? WHERE seat = ?", (new, seat.seat))
+                self._execute("INSERT INTO former VALUES (?, ?)", (old, seat.seat))
             return replace(seat, key=new)
 
     def keys(self, seat: int) -> set[bytes]:
         """All that this seat has had."""
         question = "SELECT key FROM former WHERE seat = ? UNION SELECT key FROM seats WHERE seat = ?"
-        return {key for (key,) in self._database.execute(question, (seat, seat))}
+        return {key for (key,) in self._execute(question, (seat, seat))}
 
     def revoke(self, name: str) -> Seat | None:
         """Refuse this device's key from now on. None if there is no such device."""
-        self._database.execute("UPDATE seats SET revoked = ? WHERE name = ? AND revoked IS NULL", (time.time(), name))
+        self._execute("UPDATE seats SET revoked = ? WHERE name = ? AND revoked IS NULL", (time.time(), name))
         return self._seat("name", name)
 
     def all(self) -> list[Seat]:
-        return [Seat(*row) for row in self._database.execute("SELECT * FROM seats ORDER BY seat")]
+        return [Seat(*row) for row in self._execute("SELECT * FROM seats ORDER BY seat")]
 
     def invites(self) -> list[Open]:
-        return [Open(*row) for row in self._database.execute("SELECT * FROM invites WHERE uses > 0 ORDER BY expires")]
+        return [Open(*row) for row in self._execute("SELECT * FROM invites WHERE uses > 0 ORDER BY expires")]
 
     def _usable(self, invite: str) -> Open:
         opened = self.find_invite(invite)
@@ -174,25 +186,45 @@ class Register:
         return free
 
     def _seat(self, column: Literal["seat", "name", "key"], value: object) -> Seat | None:
-        row = self._database.execute(f"SELECT * FROM seats WHERE {column} = ?", (value,)).fetchone()
+        row = self._execute(f"SELECT * FROM seats WHERE {column} = ?", (value,)).fetchone()
         return None if row is None else Seat(*row)
 
     def _lowest(self) -> int:
         """The first seat that nobody has. There may be a hundred thousand, mostly without a gap."""
-        count, highest = self._database.execute("SELECT count(*), coalesce(max(seat), -1) FROM seats").fetchone()
+        count, highest = self._execute("SELECT count(*), coalesce(max(seat), -1) FROM seats").fetchone()
         if highest == count - 1:
             return int(count)
         nexts = "SELECT 0 AS seat UNION SELECT seat + 1 FROM seats"
         gap = f"SELECT min(seat) FROM ({nexts}) WHERE seat NOT IN (SELECT seat FROM seats)"
-        return int(self._database.execute(gap).fetchone()[0])
+        return int(self._execute(gap).fetchone()[0])
+
+    def _execute(self, question: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        with self._asking():
+            return self._database.execute(question, values)
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
         """Both processes may write: one after the other, and all or nothing."""
-        self._database.execute("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._execute("COMMIT")
         except BaseException:
-            self._database.execute("ROLLBACK")
+            if self._database.in_transaction:  # where the disk is full SQLite may have ended it
+                self._execute("ROLLBACK")
             raise
-        self._database.execute("COMMIT")
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """What SQLite cannot do is the system's word, as with any other file; what it cannot read is damaged."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            for code, number in SYSTEM.items():
+                if _is(error, code):
+                    raise OSError(number, os.strerror(number), str(self._path)) from error
+            raise UserError(f"{self._path}: cannot be used: {error}") from error
+
+
+def _is(error: sqlite3.Error, code: int) -> bool:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF == code

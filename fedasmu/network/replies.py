@@ -14,9 +14,10 @@ from starlette.types import Receive, Scope, Send
 from fedasmu.network import failpoint
 from fedasmu.network.displaced import LABEL
 from fedasmu.network.door import Problem
-from fedasmu.network.ledger import Ledger
+from fedasmu.network.ledger import Ledger, is_full
 from fedasmu.network.wire import Buffers
 
+WAIT = 5  # seconds until a full disk may have room again
 AWAY = 10  # seconds: a shorter pause is not worth a new handshake
 CODE = "fedasmu.code"  # in the scope of a request that was refused: why
 PIECE = 1 << 16  # bytes of a reply that are handed over at a time
@@ -129,7 +130,16 @@ async def gone(request: Request, error: Exception) -> Response:
 
 
 async def full(request: Request, error: Exception) -> Response:
-    return await refused(request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=5))
+    return await refused(
+        request, Problem(507, "disk-full", "the server's disk is full; it goes on by itself", pause=WAIT)
+    )
+
+
+async def full_or_broken(request: Request, error: Exception) -> Response:
+    """A file beside the ledger, as the register is, may be what has no room."""
+    if not is_full(error):
+        raise error
+    return await full(request, error)
 
 
 def later(pause: int) -> Response:

@@ -19,6 +19,7 @@ from fedasmu.network.acts import Outcome, Rebuild
 from fedasmu.network.bounds import LARGE
 from fedasmu.network.coordinator import Gone
 from fedasmu.network.door import Problem, Signed, body
+from fedasmu.network.folder import keep_failure
 from fedasmu.network.ledger import DiskFull
 from fedasmu.network.polls import Polls
 from fedasmu.network.reception import Reception
@@ -26,6 +27,7 @@ from fedasmu.network.replies import (
     Framed,
     broken,
     full,
+    full_or_broken,
     gone,
     label_of,
     later,
@@ -43,7 +45,6 @@ from fedasmu.network.script import Free, Script
 from fedasmu.network.transfers import TRANSFERS, Parts, Transfers
 
 TRACE = 8192  # bytes of a device's traceback
-FAILURES = 100  # that are kept
 RATE = 16_384  # bytes a second that an upload must have at least
 
 Handler = Callable[["Service", Request, Signed], Awaitable[Response]]
@@ -73,7 +74,8 @@ class Service:
             Route("/v1/tasks/{task}/result", self._guarded(Service.held)),
             Route("/v1/tasks/{task}/fail", self._guarded(Service.fail), methods=["POST"]),
         ]
-        handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, ClientDisconnect: left, Exception: broken}
+        handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, OSError: full_or_broken, ClientDisconnect: left}
+        handlers[Exception] = broken
         self.app = Starlette(routes=routes, exception_handlers={**handlers, Rebuild: self._rebuild})
 
     def clock(self) -> float:
@@ -160,10 +162,7 @@ class Service:
         task = task_of(request)
         if self.coordinator.server.entry(task, signed.device) is None:
             raise Gone
-        failures = self.folder / "failures"
-        failures.mkdir(exist_ok=True)
-        if len(list(failures.iterdir())) < FAILURES:
-            (failures / f"device-{signed.device}-task-{task}.txt").write_bytes(bytes(text))
+        keep_failure(self.folder / "failures", f"device-{signed.device}-task-{task}", bytes(text))
         self.coordinator.lose(task, self.clock())
         self.woken.set()
         return await self._told(JSONResponse({"task": task}))

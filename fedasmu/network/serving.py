@@ -21,7 +21,7 @@ from fedasmu.network.coordinator import Coordinator, Plan
 from fedasmu.network.deadline import Patience
 from fedasmu.network.door import Door
 from fedasmu.network.evaluator import Evaluator
-from fedasmu.network.folder import Folder
+from fedasmu.network.folder import Folder, keep_failure
 from fedasmu.network.gauge import Gauge
 from fedasmu.network.keeping import Keeping
 from fedasmu.network.ledger import DiskFull, Ledger, is_full
@@ -81,7 +81,7 @@ class Serving:
                     reason = str(cause) if isinstance(cause, Refused) else refusal(cause)
                     again = f"nothing is lost; go on with: fedasmu serve --resume {self.folder.path}"
                     raise Refused(f"{reason}; {again}") from error
-                self.folder.keep_failure(str(error))
+                keep_failure(self.folder.failures, f"server-{self.ledger.next}", str(error).encode())
                 self.say(f"the method failed on an upload, which is left out; see {self.folder.failures}")
             finally:
                 self._close()

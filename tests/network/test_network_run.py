@@ -7,14 +7,18 @@ import subprocess
 import sys
 from collections.abc import Sized
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from fedasmu import Result
-from fedasmu.network import certificate
+from fedasmu.network import certificate, replies
+from fedasmu.network import client as clients
 from fedasmu.network.client import Client
+from fedasmu.network.device import Device
 from fedasmu.network.folder import Folder
+from fedasmu.network.register import Register
 from fedasmu.network.replay import replay
 from fedasmu.storage.shelf import Shelf
 from helpers.federation import Federation, enrolled
@@ -149,3 +153,33 @@ def test_who_comes_with_other_data_when_the_run_is_over_changes_nothing(tmp_path
     late.hello(25)
     federation.stop()
     assert replay(federation.world, Folder(federation.path)).differing == []
+
+
+def test_devices_come_in_and_tell_of_failures_when_a_full_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is the register that finds none, beside the ledger: a challenge was spent each time."""
+    monkeypatch.setattr(clients, "FIRST", 0.01)
+    monkeypatch.setattr(replies, "WAIT", 0)
+    enrol, full = Register.enrol, [OSError(errno.ENOSPC, "No space left on device")] * 5
+
+    def tried(self: Register, *given: Any) -> Any:
+        if full:
+            raise full.pop()
+        return enrol(self, *given)
+
+    monkeypatch.setattr(Register, "enrol", tried)
+    federation, said = Federation(tmp_path, network={"gather": 0.0}), list[str]()
+    federation.start()
+    device = federation.device(0, say=said.append)
+    device.join()
+    assert not full
+    assert f"{federation.folder.url}: the server's disk is full; it goes on by itself; trying again" in said[0]
+    (federation.path / "failures").write_text("in the way")
+    monkeypatch.setattr(Device, "_work", Mock(side_effect=ZeroDivisionError))
+    for _ in range(2):
+        device.step()
+    assert federation.serving.coordinator.server.counters.lost == 2
+    device.close()
+    federation.stop()
+    assert "Traceback" not in "".join(capfd.readouterr())

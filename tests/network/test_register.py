@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fedasmu.errors import UserError
 from fedasmu.network.register import Refused, Register
 
 PIN = bytes(32)
@@ -159,3 +161,34 @@ def test_a_new_register_waits_for_another_process_that_is_about_to_write(tmp_pat
     Register(tmp_path / "register.db", 3).close()
     leaving.join()
     other.close()
+
+
+def test_a_register_without_room_keeps_what_it_has_and_goes_on(register: Register, tmp_path: Path) -> None:
+    """The commit fails: what was begun is undone, and nobody else is locked out."""
+    invite = register.invite(PIN, uses=9).id
+    log = tmp_path / "register.db-wal"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"Input/output error: .*register\.db"):
+            register.enrol(invite, key(1), "one", 5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert register.all() == []
+    other = Register(tmp_path / "register.db", 3)
+    other.invite(PIN)
+    other.close()
+    assert register.enrol(invite, key(1), "one", 5).seat == 0
+
+
+def test_a_full_disk_is_called_by_its_name(register: Register) -> None:
+    pages = register._database.execute("PRAGMA page_count").fetchone()[0]
+    register._database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(OSError, match=r"No space left on device: .*register\.db"):
+        any(register.invite(PIN) is None for _ in range(1000))
+
+
+def test_a_register_that_is_damaged_is_named(tmp_path: Path) -> None:
+    (tmp_path / "register.db").write_bytes(b"hello" * 100)
+    with pytest.raises(UserError, match=r"register\.db: cannot be used: file is not a database"):
+        Register(tmp_path / "register.db", 3)
