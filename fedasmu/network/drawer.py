@@ -6,7 +6,6 @@ A kill at any moment leaves either the old or the new of each. Memory and outbox
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ class Drawer:
             with self._writing():
                 checkpoint.save(parcel.memory, self._run / "memory")
             failpoint.reach("memory.saved")
-        shutil.rmtree(self._run / "outbox", ignore_errors=True)
+        checkpoint.remove(self._run / "outbox")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +27,7 @@ from fedasmu.errors import UserError
 from fedasmu.system.disk import sync
 
 KEPT = 2
+PART = ".part"  # of a name: it is being written, or removed
 TYPES = {  # as safetensors calls them
     torch.float64: "F64",
     torch.float32: "F32",
@@ -75,13 +77,17 @@ def _packed(tree: Any, words: Words = WORDS) -> tuple[bytes, dict[str, Tensor]]:
 
 
 def _put(state: Frozen, directory: Path) -> None:
-    temporary = directory.with_name(directory.name + ".part")
+    temporary = directory.with_name(directory.name + PART)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    digest = sha256()
-    for name, parts in (("state.json", [state.text]), ("tensors.safetensors", _laid_out(state.tensors))):
-        _write_synced(temporary / name, parts, digest.update)
-    _write_synced(temporary / "sha256", [digest.hexdigest().encode()])
+    try:
+        digest = sha256()
+        for name, parts in (("state.json", [state.text]), ("tensors.safetensors", _laid_out(state.tensors))):
+            _write_synced(temporary / name, parts, digest.update)
+        _write_synced(temporary / "sha256", [digest.hexdigest().encode()])
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)  # others may have use for what room it has found
+        raise
     shutil.rmtree(directory, ignore_errors=True)
     temporary.rename(directory)
     sync(directory)
@@ -122,12 +128,24 @@ def add(state: Frozen, directory: Path) -> None:
         shutil.rmtree(old)
 
 
+def remove(directory: Path) -> None:
+    """All of them. A kill at any moment leaves them as they were, or nothing that anybody would read."""
+    gone = directory.with_name(directory.name + PART)
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        directory.replace(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def load(directory: Path, say: Callable[[str], None], check: Callable[[Any], None] = lambda tree: None) -> Any | None:
     """The newest readable checkpoint, or None if there is none at all. Says which ones it had to pass over.
 
     Those are then removed, so that they do not take the place of good ones. `check` raises a ValueError or an OSError
-    if what the checkpoint refers to is damaged. What only cannot be read today is neither: that is an OSError.
+    if what the checkpoint refers to is damaged. What only cannot be read today is neither: that is an OSError. What a
+    kill has left unfinished is removed, too.
     """
+    for left in directory.glob(f"*{PART}"):
+        shutil.rmtree(left, ignore_errors=True)
     damaged: list[Path] = []
     for path in reversed(_numbered(directory)):
         try:

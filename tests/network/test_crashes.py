@@ -14,6 +14,7 @@ import pytest
 
 from fedasmu import Result
 from fedasmu.network import failpoint
+from fedasmu.network.drawer import Drawer, Parcel
 from helpers.federation import Federation
 from helpers.repository import ROOT
 from helpers.served import eventually
@@ -106,6 +107,33 @@ def test_a_device_that_dies_at_any_step_of_a_delivery_comes_back_to_the_same_tas
     federation.wait()
     summary = Result(federation.path).summary
     assert (summary["uploads"], summary["lost"], summary["refused"]) == (4, 0, 0)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_device_that_dies_while_it_lets_go_of_what_it_has_delivered_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawer = Drawer(tmp_path, print)
+    drawer.enter("run")
+    drawer.post(Parcel(7, b"frame", {}))
+
+    def killed(path: Path, **options: object) -> None:
+        for file in path.rglob("state.json"):
+            file.unlink()
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Killed):
+            drawer.settle(Parcel(7, b"frame", {}), keep=True)
+    drawer.close()
+    again = Drawer(tmp_path, print)
+    again.enter("run")
+    assert again.parcel() is None
+    again.close()
 
 
 def test_a_server_that_is_told_to_stop_keeps_everything_and_goes_on(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -172,6 +174,49 @@ def test_a_kill_while_writing_leaves_the_one_before(tmp_path: Path) -> None:
     assert said(tmp_path) == ({"n": 1}, [])
     checkpoint.save({"n": 2}, tmp_path)
     assert said(tmp_path) == ({"n": 2}, [])
+
+
+def test_what_found_no_room_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A served run goes on beside it, and its files need what there is."""
+    checkpoint.save({"n": 1}, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", Mock(side_effect=[None, OSError(errno.ENOSPC, "No space left on device")]))
+        with pytest.raises(OSError, match="No space"):
+            checkpoint.save({"number": 2}, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["000000001"]
+
+
+def test_what_a_kill_left_unfinished_takes_no_room_after_the_next_start(tmp_path: Path) -> None:
+    checkpoint.save({"n": 1}, tmp_path)
+    shutil.copytree(tmp_path / "000000001", tmp_path / "000000002.part")
+    assert checkpoint.load(tmp_path, print) == {"n": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["000000001"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_kill_while_they_are_removed_leaves_nothing_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a device removes what it has delivered: it has to start again all the same."""
+    kept = tmp_path / "outbox"
+    checkpoint.save({"number": 1}, kept)
+
+    def killed(path: Path, **options: Any) -> None:
+        for file in path.rglob("state.json"):
+            file.unlink()
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Killed):
+            checkpoint.remove(kept)
+    assert checkpoint.load(kept, print) is None
+    checkpoint.save({"number": 2}, kept)
+    checkpoint.remove(kept)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
