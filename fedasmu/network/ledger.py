@@ -136,8 +136,12 @@ class Ledger:
         self.sync()
         begun = self._begun()  # on a full disk it fails here, and the segment that there is goes on
         with self._switching:
-            os.ftruncate(self._file, self._end)
-            os.fsync(self._file)
+            try:
+                os.ftruncate(self._file, self._end)
+                os.fsync(self._file)
+            except OSError as error:  # the new one is there: acts that followed in this one would not be found again
+                self._failed(error)
+                raise
             os.close(self._file)
             self._take(*begun)
         return self.next

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -345,3 +347,19 @@ def test_a_failing_sync_ends_the_process_at_once(tmp_path: Path) -> None:
     assert "the disk failed" in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+def test_a_disk_that_fails_between_two_segments_ends_the_process_before_an_act_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next segment is there, so what followed in the one before would be missing from the count."""
+    failures = list[OSError]()
+    ledger, acts = Ledger(tmp_path, RUN, failed=failures.append), numbered(3)
+    for act in acts:
+        ledger.append(act)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            ledger.rotate()
+    assert len(failures) == 1
+    assert read(tmp_path) == acts
