@@ -27,6 +27,10 @@ class Rebuild(Exception):
     """
 
 
+class Changed(Exception):
+    """The method raised on an act that it had taken before, and devices were told so: it is another one now."""
+
+
 def is_of_the_machine(error: BaseException) -> bool:
     """Whether it was a disk, the memory or the like that failed, and not the method."""
     return is_full(error) or is_refusal(error) or isinstance(error, Refused)
@@ -82,6 +86,8 @@ class Acts:
                 raise  # at a run's end there is no upload to leave out: it goes on when the method is mended
             self.broken = Rebuild(traceback.format_exc())
             if not is_of_the_machine(error):
+                if number + 1 < self.ledger.next:  # nothing follows an act that has failed but its skip
+                    raise Changed(traceback.format_exc()) from error
                 self.ledger.append(Act("skip", {"time": self.now, "act": number, "task": act.head.get("task")}))
                 self.ledger.sync()
             raise self.broken from error

@@ -16,7 +16,7 @@ from typing import Any
 from fedasmu.errors import Interrupted, Refused, UserError, refusal
 from fedasmu.measure import CROSS_ENTROPY
 from fedasmu.network import failpoint
-from fedasmu.network.acts import Acts, Rebuild, is_of_the_machine
+from fedasmu.network.acts import Acts, Changed, Rebuild, is_of_the_machine
 from fedasmu.network.coordinator import Coordinator, Plan
 from fedasmu.network.deadline import Patience
 from fedasmu.network.door import Door
@@ -39,6 +39,7 @@ from fedasmu.settings.config import Config
 from fedasmu.storage.record import SHELVES, Record
 
 DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
+FAILURES = 10  # of the method in a row, with no upload taken, before the server gives up
 TICK = 0.25  # seconds, at most, between two looks at the time
 ROOM = 2.0  # seconds between two looks whether a full disk has room again
 LINGER = 90.0  # seconds after the end, for devices to hear of it
@@ -64,11 +65,19 @@ class Serving:
 
     def serve(self, listening: Any) -> None:
         """Until the run is over. Where the method raised, all is built again without what it raised on."""
+        taken, failed = -1, 0  # uploads, and how often the method has failed since the last of them
         while True:
             try:
                 self._open()
+                if (received := self.coordinator.server.counters.received) > taken:
+                    taken, failed = received, 0
                 asyncio.run(self._main(listening))
                 return
+            except Changed as error:
+                self._keep_failure(error)
+                raise Refused(
+                    f"the method fails on what it had taken before; {self._when_mended()}"
+                ) from error
             except (Rebuild, OSError, DiskFull) as error:
                 if is_full(error) or is_full(error.__cause__):
                     self.say("the disk is full: waiting for room")
@@ -81,10 +90,20 @@ class Serving:
                     reason = str(cause) if isinstance(cause, Refused) else refusal(cause)
                     again = f"nothing is lost; go on with: fedasmu serve --resume {self.folder.path}"
                     raise Refused(f"{reason}; {again}") from error
-                keep_failure(self.folder.failures, f"server-{self.ledger.next}", str(error).encode())
+                self._keep_failure(error)
+                failed += 1
+                if failed >= FAILURES:
+                    raise Refused(f"the method failed {failed} times in a row; {self._when_mended()}") from error
                 self.say(f"the method failed on an upload, which is left out; see {self.folder.failures}")
             finally:
                 self._close()
+
+    def _keep_failure(self, error: Exception) -> None:
+        keep_failure(self.folder.failures, f"server-{self.ledger.next}", str(error).encode())
+
+    def _when_mended(self) -> str:
+        path = self.folder.path
+        return f"see {self.folder.failures}, and when it is mended go on with: fedasmu serve --resume {path}"
 
     def _open(self) -> None:
         """Begin, or recover what the disk has."""

@@ -12,12 +12,15 @@ from unittest.mock import Mock
 import pytest
 
 from fedasmu import Result
-from fedasmu.network.acts import Rebuild
+from fedasmu.errors import Refused
+from fedasmu.network import serving
+from fedasmu.network.acts import Changed, Rebuild
 from fedasmu.network.evaluator import Evaluator
 from fedasmu.network.folder import Folder
 from fedasmu.network.keeping import Keeping
 from fedasmu.network.replay import replay
 from fedasmu.network.service import Service
+from fedasmu.server.desk import Desk
 from fedasmu.storage.shelf import Shelf
 from helpers.federation import Federation
 from helpers.place import Place, started
@@ -144,3 +147,36 @@ def test_a_run_whose_end_fails_says_so_and_can_be_resumed(tmp_path: Path, monkey
     federation.start()
     federation.wait()
     assert Result(federation.path).summary["uploads"] == 4
+
+
+def test_a_method_that_fails_again_and_again_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every device would train for nothing, for ever."""
+    monkeypatch.setattr(serving, "FAILURES", 2)
+    federation = Federation(tmp_path, stop={"uploads": 3}, algorithm={"name": "fedasync"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Desk, "receive", Mock(side_effect=METHOD))
+        federation.start()
+        federation.work(federation.device(0))
+        error = federation.failure()
+    assert isinstance(error, Refused)
+    assert str(error).startswith("the method failed 2 times in a row; see ")
+    assert str(error).endswith(f"when it is mended go on with: fedasmu serve --resume {federation.path}")
+    assert "a bug" in "".join(path.read_text() for path in (federation.path / "failures").iterdir())
+    federation.start()
+    federation.wait()
+    assert Result(federation.path).summary["uploads"] == 3
+
+
+def test_what_was_acknowledged_is_not_left_out_by_a_method_that_has_a_bug_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, **CA2FL)
+    delivered(place, 4)
+    acts, before = place.ledger.next, place.fingerprint
+    place.crash()
+    with monkeypatch.context() as patch:
+        patch.setattr(Desk, "receive", Mock(side_effect=METHOD))
+        with pytest.raises(Changed, match="a bug"):
+            Place(tmp_path, **CA2FL)
+    again = Place(tmp_path, **CA2FL)
+    assert (again.ledger.next, again.fingerprint) == (acts, before)
