@@ -171,19 +171,19 @@ class Service:
         """An upload is read and delivered. What its parts took is noted, if the clock is a real one."""
         began, training = self.clock(), training_of(request)
         data = bytes(await self._upload(request, signed, task))
-        upload = self.clock() - began
+        parts = None if training is None or not self.order.real else (self.clock() - began, training)
         try:
-            if training is not None and self.order.real:
-                self.coordinator.note(signed.device, task, upload, training, len(wire.head(data)[1]))
-            return await self._delivered(signed, task, data)
+            return await self._delivered(signed, task, data, parts)
         except wire.Malformed as error:
             raise Problem(422, "report", f"the report is not one: {error}") from None
 
-    async def _delivered(self, signed: Signed, task: int, data: bytes) -> Outcome:
+    async def _delivered(self, signed: Signed, task: int, data: bytes, parts: tuple[float, float] | None) -> Outcome:
         """Others may have acted while the body came, or while its turn was waited for."""
         device, coordinator = signed.device, self.coordinator
         if coordinator.outcome(device, task) is None:
             report = coordinator.acts.report(task, data)
+            if parts is not None:
+                coordinator.note(device, task, *parts, len(wire.head(data)[1]))
             await self.order.sent(task, data)
             settled = lambda: coordinator.acts.tasks.get(device) != task  # noqa: E731
             turn = await self.order.turn("upload", task, settled)

@@ -75,9 +75,7 @@ class Serving:
                 return
             except Changed as error:
                 self._keep_failure(error)
-                raise Refused(
-                    f"the method fails on what it had taken before; {self._when_mended()}"
-                ) from error
+                raise Refused(f"the method fails on what it had taken before; {self._when_mended()}") from error
             except (Rebuild, OSError, DiskFull) as error:
                 if is_full(error) or is_full(error.__cause__):
                     self.say("the disk is full: waiting for room")

@@ -7,6 +7,7 @@ from it, and nobody vouches for what a device says of itself.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from fedasmu.errors import UserError
 from fedasmu.run.profiles import rows
+from fedasmu.system.disk import append_whole
 
 FILE = "links.csv"
 
@@ -37,10 +39,14 @@ class Way:
 
 def add(directory: Path, ways: Iterable[Way]) -> None:
     """Lines at the end of the file, which begins with the columns' names."""
-    path = directory / FILE
-    head = [] if path.exists() else [tuple(one.name for one in fields(Way))]
-    with path.open("a", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([*head, *map(astuple, ways)])
+
+    def lines(new: bool) -> str:
+        text = io.StringIO()
+        head = [tuple(one.name for one in fields(Way))] if new else []
+        csv.writer(text, lineterminator="\n").writerows([*head, *map(astuple, ways)])
+        return text.getvalue()
+
+    append_whole(directory / FILE, lines)
 
 
 def read(directory: Path) -> dict[int, Way]:

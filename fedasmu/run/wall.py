@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedasmu.events import Event, Measured
+from fedasmu.system.disk import append_whole
 
 FILE = "wall.csv"
 
@@ -20,7 +21,7 @@ def dated(directory: Path) -> Callable[[Event | Measured], None]:
 
     def watch(line: Event | Measured) -> None:
         if isinstance(line, Measured):
-            with suppress(OSError), (directory / FILE).open("a") as file:  # it only tells
-                file.write(f"{line.uploads},{line.time},{time.time():.3f}\n")
+            with suppress(OSError):  # it only tells
+                append_whole(directory / FILE, lambda new: f"{line.uploads},{line.time},{time.time():.3f}\n")
 
     return watch

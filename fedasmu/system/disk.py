@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def replaced(path: Path) -> Iterator[Path]:
 def write_whole(path: Path, text: str) -> None:
     with replaced(path) as temporary:
         temporary.write_text(text)
+
+
+def append_whole(path: Path, lines: Callable[[bool], str]) -> None:
+    """At the end of a file, which is told to be new or not: all of these lines or, where there is no room, none."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        data = lines(not before).encode()
+        try:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def write_private(path: Path, data: bytes) -> None:

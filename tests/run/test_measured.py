@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,23 @@ def test_what_is_written_of_links_is_read_again(tmp_path: Path) -> None:
     for way in ways:
         links.add(tmp_path, [way])
     assert links.read(tmp_path) == {3: ways[0], 4: ways[1]}
+
+
+@pytest.mark.parametrize("known", [[], [Way(3, 0.5, 2.0, 100, 50)]])
+def test_a_line_for_which_there_is_no_room_leaves_no_part_of_it(tmp_path: Path, known: list[Way]) -> None:
+    """On a disk that has room for some bytes of it."""
+    if known:
+        links.add(tmp_path, known)
+    size = (tmp_path / links.FILE).stat().st_size if known else 0
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            links.add(tmp_path, [Way(4, 0.5, 2.0, 100, 50)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    links.add(tmp_path, [Way(5, 0.5, 2.0, 100, 50)])
+    assert list(links.read(tmp_path)) == [*(way.task for way in known), 5]
 
 
 @pytest.mark.parametrize("line", ["1,2,3", "1,-1,0,1,1", "1,0,nan,1,1", "1,0,0,0,1", "x,0,0,1,1"])
