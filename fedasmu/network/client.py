@@ -233,7 +233,7 @@ class Client:
         while True:
             try:
                 reply = attempt()
-                if reply.status < HTTPStatus.INTERNAL_SERVER_ERROR and reply.status != HTTPStatus.TOO_MANY_REQUESTS:
+                if _is_answer(reply):
                     return reply
                 trouble, pause = str(reply.table.get("say", f"status {reply.status}")), reply.pause
             except HTTPError as error:
@@ -247,6 +247,13 @@ class Client:
             if self.stopping.wait(pause + self._random.uniform(0.0, longest)):
                 raise Stopped
             longest = min(LONGEST, 2 * longest)
+
+
+def _is_answer(reply: Reply) -> bool:
+    """Not a server in trouble, nor the word of somebody before it: a proxy whose server is away says what it likes."""
+    if reply.status >= HTTPStatus.MULTIPLE_CHOICES and not isinstance(reply.table.get("error"), str):
+        return False
+    return reply.status < HTTPStatus.INTERNAL_SERVER_ERROR and reply.status != HTTPStatus.TOO_MANY_REQUESTS
 
 
 def _name(given: Any) -> str:

@@ -21,14 +21,17 @@ from helpers.served import HOST, Served, eventually, served
 
 seen: list[dict[str, Any]] = []
 troubles: list[int] = []
+strangers: list[int] = []  # the same, of a proxy that has no server
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
     seen.append({"method": scope["method"], "path": scope["path"], **headers})
-    status = troubles.pop() if troubles else 200
+    before = bool(strangers)
+    status = strangers.pop() if before else troubles.pop() if troubles else 200
     greeting = {"run": "r1", "challenge": "c", "wire": [1 if scope["path"] != "/old/v1/hello" else 9], "fedasmu": "9.9"}
-    reply = bytes(2 << 20) if scope["path"] == "/large" else json.dumps(greeting).encode()
+    said = {"error": "refused"} if status >= 400 and not before else greeting
+    reply = bytes(2 << 20) if scope["path"] == "/large" else json.dumps(said).encode()
     fields = [
         (b"content-length", str(len(reply)).encode()),
         (b"retry-after", b"\xb2" if scope["path"] == "/squared" else b"0"),
@@ -116,6 +119,17 @@ def test_what_the_server_refuses_is_an_answer(server: Served, tmp_path: Path) ->
     for status in (401, 403, 409, 410, 413, 422):
         troubles.append(status)
         assert made(server, tmp_path).request("GET", "/v1/task").status == status
+
+
+@pytest.mark.parametrize("status", [301, 307, 401, 403, 404, 410, 413])
+def test_what_somebody_before_the_server_says_is_no_answer(server: Served, tmp_path: Path, status: int) -> None:
+    """A proxy whose server is away: a device that took this for an answer would give its task up, or ask at once."""
+    strangers.extend([status] * 3)
+    said: list[str] = []
+    client = made(server, tmp_path, say=said.append)
+    assert client.request("PUT", "/v1/tasks/5/result", b"body").status == 200
+    assert len(seen) == 4
+    assert said == [f"{client.url}: status {status}; trying again until it answers"]
 
 
 def test_it_stops_when_it_is_told_to(tmp_path: Path) -> None:
