@@ -210,7 +210,7 @@ class Service:
     async def _upload(self, request: Request, signed: Signed, task: int) -> bytearray:
         seconds = 30.0 + self.lengths.stop / RATE
         self.coordinator.leases.renew(task, self.clock(), seconds)
-        async with self._transfers.one():
+        async with self._transfers.one(signed.device):
             with self._parts.one(signed.device, task, signed.digest, offset_of(request)) as part:
                 return await body(request, self.lengths, signed.digest, part)
 

@@ -19,24 +19,39 @@ PATIENCE = 8.0  # seconds: less than a peer has for its body
 class Transfers:
     """Whoever comes when so many are read waits a little, with its body unread, as TCP lets it.
 
-    Refusing at once would be dear: a device has its body on the way when it hears of it, and sends it once more.
+    Refusing at once would be dear: a device has its body on the way when it hears of it, and sends it once more. A
+    device has one place: where it begins anew, its connection broke, and what it sent before is not waited for.
     """
 
     def __init__(self, most: int = TRANSFERS, patience: float = PATIENCE) -> None:
         self._free, self._patience = asyncio.Semaphore(most), patience
+        self._of: dict[int, asyncio.Timeout] = {}
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
+    async def one(self, device: int) -> AsyncIterator[None]:
+        if (before := self._of.pop(device, None)) is not None:
+            before.reschedule(asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(None) as mine:
+                self._of[device] = mine
+                await self._place()
+                try:
+                    yield
+                finally:
+                    self._free.release()
+        except TimeoutError:
+            raise Problem(503, "anew", "this device has begun to send it anew", pause=1) from None
+        finally:
+            if self._of.get(device) is mine:
+                del self._of[device]
+
+    async def _place(self) -> None:
         try:
             async with asyncio.timeout(self._patience):
                 await self._free.acquire()
         except TimeoutError:
             pause = random.randint(1, 5)  # so that those who are refused do not come back at once
             raise Problem(503, "busy", "too many uploads at once", pause=pause) from None
-        try:
-            yield
-        finally:
-            self._free.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +87,7 @@ class Parts:
         broken_off = False
         try:
             yield part.data
-        except ClientDisconnect:
+        except (ClientDisconnect, asyncio.CancelledError):  # or the device has begun anew
             broken_off = True
             raise
         finally:
