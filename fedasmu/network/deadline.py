@@ -98,7 +98,10 @@ class Deadlined(HttpToolsProtocol):
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """The time is that of the whole reply: reading a little now and then does not prolong it."""
+        """The time is that of the whole reply: reading a little now and then does not prolong it.
+
+        A stream has no end, so each part of it that waits has a time of its own.
+        """
         super().pause_writing()
         if self._read_by is None:
             left = self.transport.get_write_buffer_size() + self.cycle.expected_content_length
@@ -109,6 +112,8 @@ class Deadlined(HttpToolsProtocol):
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
+        if self.cycle is not None and self.cycle.chunked_encoding:
+            self._read_by = None
         super().resume_writing()
 
     def _expect(self, length: int) -> None:
