@@ -20,7 +20,7 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The run director
 def invite(
     directory: Directory,
     name: Annotated[str, typer.Option(help="What the device will be called.")] = "",
-    uses: Annotated[int, typer.Option(min=1, help="How many devices may use it.")] = 1,
+    uses: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many devices may use it.")] = 1,
     hours: Annotated[float, typer.Option(min=0.01, help="How long it is good for.")] = 24.0,
 ) -> None:
     """Print the line with which a new device joins."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedasmu.settings.config import Config
 
 LISTEN = "0.0.0.0:8443"
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9][A-Za-z0-9._-]{0,252}))(?::\d{1,5})?")
 SERVE_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -81,6 +83,7 @@ def serve(
         return
     loading()
     host, port = _address(listen or LISTEN)
+    told = _named(name)
     shown, host = _shown(cert, key, name if behind_proxy else None, host)
     config = loaded(recipe, overrides or [], seed, allow_code)
     config = config.model_copy(update={"guard": config.guard.for_a_service()})
@@ -94,8 +97,7 @@ def serve(
             earlier.check_room(len(world.examples))
         with begun(world, directory, overwrite), beside(directory, watch):
             port = listening.getsockname()[1]
-            told = name.partition(":")[0] or _told(host)
-            folder = Folder.make(directory, len(world.examples), told, port, host, shown, earlier)
+            folder = Folder.make(directory, len(world.examples), told or _told(host), port, host, shown, earlier)
             say(f"devices join with: {folder.join_line(folder.invite(uses=folder.seats, hours=24 * 30))}")
             _serve(world, folder, listening, stay)
 
@@ -228,6 +230,17 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise UserError(f"--listen {text}: write it as ADDRESS:PORT, for instance 0.0.0.0:8443")
     return host.strip("[]"), int(port)
+
+
+def _named(name: str) -> str:
+    """The host that is told with --name, without a port, and an address of IPv6 without its brackets."""
+    found = HOST.fullmatch(name)
+    if name and not found:
+        raise UserError(
+            f"--name {name}: write the host as devices are to reach it: a name in ASCII (one with other letters "
+            "in its form of xn--), or an address; behind a proxy HOST:PORT, too"
+        )
+    return "" if found is None else found[1] or found[2]
 
 
 def _told(host: str) -> str:

@@ -16,6 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedasmu.cli import app
+from fedasmu.commands import serving
 from fedasmu.errors import Refused, UserError
 from fedasmu.network import wire
 from fedasmu.network.connection import Reply
@@ -43,9 +44,27 @@ def test_serve(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists(), "nothing was begun"
     taken.close()
     assert "not the folder of a served run" in said("serve", "--resume", str(tmp_path))
+    for wrong in ("m\u00fcnchen.example", "a b", "host:", "fe80::1", "-x.example"):
+        told = said("serve", "quickstart", "--listen", "127.0.0.1:0", f"--name={wrong}", "--out", str(tmp_path / "b"))
+        assert told.startswith(f"--name {wrong}: write the host as devices are to reach it")
     for change in ("timing_only=true", "attack.share=0.2", "instructions=avx2", "local.loss=mse"):
         options = ("--set", change, "--listen", "127.0.0.1:0", "--out", str(tmp_path / "b"))
         assert said("serve", "quickstart", *options).startswith(f"{change.partition('=')[0]} = ")
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("", ""),
+        ("fl.example", "fl.example"),
+        ("fl.example:8443", "fl.example"),
+        ("10.0.0.5", "10.0.0.5"),
+        ("[fd00::1]", "fd00::1"),
+        ("[fd00::1]:8443", "fd00::1"),
+    ],
+)
+def test_the_host_that_devices_are_told_has_no_port_and_no_brackets(name: str, host: str) -> None:
+    assert serving._named(name) == host
 
 
 @pytest.mark.parametrize(
@@ -121,6 +140,8 @@ def test_keys(tmp_path: Path) -> None:
     assert "no such device" in said("keys", "revoke", str(folder), "kitchen-pi")
     assert "--name Kitchen Pi" in said("keys", "invite", str(folder), "--name", "Kitchen Pi")
     assert "keys rotate" in said("keys", "rotate", str(folder), "--now")
+    many = CliRunner().invoke(app, ["keys", "invite", str(folder), "--uses", "1" + 20 * "0"])
+    assert (many.exit_code, "Invalid value for '--uses'" in many.output) == (2, True)
     invited = CliRunner().invoke(app, ["keys", "invite", str(folder), "--name", "kitchen-pi"])
     assert "fedasmu join https://127.0.0.1" in invited.output
 

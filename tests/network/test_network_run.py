@@ -90,7 +90,7 @@ def rotate(federation: Federation) -> None:
 
 def test_a_device_in_the_middle_of_its_training_turns_to_the_next_certificate(tmp_path: Path) -> None:
     """Its training takes longer than this test: only its beats can meet the certificate that was announced."""
-    federation = Federation(tmp_path, stop={"uploads": 1}, network={"lease": 3.0, "poll": 1.0, "gather": 0.0})
+    federation = Federation(tmp_path, stop={"uploads": 1}, network={"lease": 12.0, "poll": 1.0, "gather": 0.0})
     certificate.make(federation.folder.keys, certificate.NEXT, ["localhost"])
     federation.start()
     device = federation.device(0, seconds_per_sample=1000.0)
