@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fedasmu.network import wire
 from fedasmu.network.coordinator import Coordinator, Gone
+from fedasmu.network.ledger import DiskFull
 from fedasmu.server.desk import Desk
 
+ALONE = ("start", "lose")  # what needs no request of a device
 LISTENED = ("tick", "start", "fetch", "sending", "wanted", "receive", "lose", "flush")
 
 
@@ -90,7 +93,14 @@ class Script:
         return self._place >= len(self._lines) or self._lines[self._place].kind == "flush"
 
     def begin(self) -> None:
-        self._by_itself()
+        """What needs no request, as far as it is next."""
+        with suppress(DiskFull):
+            self._by_itself()
+
+    def go_on(self) -> None:
+        """The same, where a full disk had kept it back."""
+        if not self.over and self._lines[self._place].kind in ALONE:
+            self.begin()
 
     async def turn(self, kind: str, task: int, settled: Callable[[], bool]) -> bool:
         """Wait until this call of this task is the next. False if it was made meanwhile, by an earlier request."""
@@ -107,8 +117,8 @@ class Script:
     async def sent(self, task: int, data: bytes) -> None:
         """A simulation counts the bytes of an upload when it begins."""
         if await self.turn("sending", task, lambda: task in self._sending):
-            self._sending.add(task)
             self._coordinator.acts.do("sending", self.time, data, task=task)
+            self._sending.add(task)
             self.done(True)
 
     def done(self, turn: bool, digest: str = "") -> None:
@@ -119,10 +129,10 @@ class Script:
         if line.digest != digest:
             self.differing.append(line.task)
         self._place += 1
-        self._by_itself()
+        self.begin()
 
     def _by_itself(self) -> None:
-        while not self.over and (line := self._lines[self._place]).kind in ("start", "lose"):
+        while not self.over and (line := self._lines[self._place]).kind in ALONE:
             self.time = line.time
             if line.kind == "start":
                 self._coordinator.start(list(line.devices), line.time)

@@ -200,6 +200,7 @@ class Serving:
     async def _play(self, service: Service, script: Script) -> None:
         script.begin()
         while not (self.stopping.is_set() or self.coordinator.acts.broken or script.over):
+            script.go_on()
             await asyncio.sleep(0.01)
 
     async def _say_goodbye(self, service: Service) -> None:

@@ -5,12 +5,18 @@ Here the devices are threads of this process, for the gate's time; `fedasmu rehe
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedasmu import Result
 from fedasmu.algorithms import NAMES
+from fedasmu.network import client as clients
+from fedasmu.network import replies
+from fedasmu.network.acts import Acts
+from fedasmu.network.ledger import DiskFull
 from fedasmu.network.rehearsal import simulated
 from fedasmu.storage.record import SAME_BYTES, differing
 from helpers.blobs import blobs
@@ -59,3 +65,23 @@ def test_a_simulation_to_be_played_says_what_ended_it(tmp_path: Path) -> None:
     )
     simulated(federation.world, tmp_path / "simulated")
     assert Result(tmp_path / "simulated").summary["ended"] == "time"
+
+
+def test_a_script_goes_on_where_a_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other act finds no room at first, those that need no request among them."""
+    monkeypatch.setattr(clients, "FIRST", 0.01)
+    monkeypatch.setattr(replies, "WAIT", 0)
+    federation, do, tried = scripted(tmp_path, "fedasmu"), Acts.do, Counter[str]()
+
+    def full_at_first(self: Acts, kind: str, *given: Any, **head: Any) -> None:
+        tried[kind] += 1
+        if tried[kind] % 2 and kind not in ("begin", "seat", "flush"):
+            raise DiskFull("No space left on device")
+        do(self, kind, *given, **head)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Acts, "do", full_at_first)
+        federation.run()
+    assert tried.keys() >= {"start", "fetch", "sending", "upload"}
+    assert federation.serving.script.differing == []
+    assert differing(tmp_path / "simulated", federation.path) == []
