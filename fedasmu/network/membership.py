@@ -76,7 +76,11 @@ class Membership:
             self.hello()
 
     def hello(self) -> None:
-        """Open a visit, and get ready for what the server says is to be trained."""
+        """Open a visit, and get ready for what the server says is to be trained. One thread at a time."""
+        with self._visiting:
+            self._hello()
+
+    def _hello(self) -> None:
         welcome = self.client.hello(len(self.own))
         terms = Terms.read(welcome.get("recipe"), self.client.url)
         self.drawer.enter(self.client.run)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedasmu.errors import Refused
+from fedasmu.network.client import Client
 from fedasmu.network.ledger import Ledger
 from fedasmu.system.process import one_worker, started
 from helpers.federation import Federation
@@ -45,3 +48,29 @@ def test_a_device_without_a_thread_for_its_signs_of_life_says_so(tmp_path: Path)
     finally:
         threading.stack_size(before)
         federation.stop()
+
+
+def test_a_device_says_hello_by_one_thread_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beats find the visit over while it has new data: both would write its state folder at once."""
+    federation = Federation(tmp_path)
+    federation.start()
+    device, hello, inside, most = federation.device(0), Client.hello, list[int](), list[int]()
+    device.join()
+    visit = device.client.visit
+
+    def counted(self: Client, examples: int) -> Any:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.2)  # for the other to come
+        inside.pop()
+        return hello(self, examples)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "hello", counted)
+        beats = threading.Thread(target=device.membership.revisit, args=(visit,))
+        beats.start()
+        device.membership.hello()
+        beats.join()
+    assert max(most) == 1
+    device.close()
+    federation.stop()
