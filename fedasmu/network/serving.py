@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import ssl
 import threading
@@ -42,6 +43,7 @@ DRAIN = 8.0  # seconds for uploads under way when the server is told to stop
 FAILURES = 10  # of the method in a row, with no upload taken, before the server gives up
 TICK = 0.25  # seconds, at most, between two looks at the time
 ROOM = 2.0  # seconds between two looks whether a full disk has room again
+AGAIN = 600.0  # seconds, before it is said again that it has none
 LINGER = 90.0  # seconds after the end, for devices to hear of it
 SOON = 2.0  # of these, in which those who are at work have heard of it
 BODY = 1 << 14  # bytes of a request besides a model
@@ -65,6 +67,7 @@ class Serving:
 
     def serve(self, listening: Any) -> None:
         """Until the run is over. Where the method raised, all is built again without what it raised on."""
+        told = -math.inf  # when, that the disk is full
         taken, failed = -1, 0  # uploads, and how often the method has failed since the last of them
         while True:
             try:
@@ -78,7 +81,9 @@ class Serving:
                 raise Refused(f"the method fails on what it had taken before; {self._when_mended()}") from error
             except (Rebuild, OSError, DiskFull) as error:
                 if is_full(error) or is_full(error.__cause__):
-                    self.say("the disk is full: waiting for room")
+                    if time.monotonic() - told > AGAIN:
+                        self.say("the disk is full: waiting for room")
+                        told = time.monotonic()
                     if self.stopping.wait(ROOM):
                         raise Interrupted(self.folder.path) from None  # the ledger has it all
                     continue

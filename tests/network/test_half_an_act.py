@@ -21,9 +21,11 @@ from fedasmu.network.keeping import Keeping
 from fedasmu.network.replay import replay
 from fedasmu.network.service import Service
 from fedasmu.server.desk import Desk
+from fedasmu.storage.record import Record
 from fedasmu.storage.shelf import Shelf
 from helpers.federation import Federation
 from helpers.place import Place, started
+from helpers.served import eventually
 
 CA2FL: dict[str, Any] = {
     "algorithm": {"name": "ca2fl"}
@@ -180,3 +182,19 @@ def test_what_was_acknowledged_is_not_left_out_by_a_method_that_has_a_bug_since(
             Place(tmp_path, **CA2FL)
     again = Place(tmp_path, **CA2FL)
     assert (again.ledger.next, again.fingerprint) == (acts, before)
+
+
+def test_a_disk_that_stays_full_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may stay so for a night, and a log is on a disk too."""
+    monkeypatch.setattr(serving, "ROOM", 0.01)
+    full, said = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")), list[str]()
+    federation = Federation(tmp_path, stop={"uploads": 3}, algorithm={"name": "fedasync"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "flush", full)
+        federation.start()
+        federation.serving.say = said.append
+        assert eventually(lambda: full.call_count >= 5)
+    federation.work(federation.device(0))
+    federation.wait()
+    assert said.count("the disk is full: waiting for room") <= 1
+    assert Result(federation.path).summary["uploads"] == 3
