@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedasmu.commands import AllowCode, Overrides, Recipe, Seed, console, loading, needs_network, say
+from fedasmu.commands import AllowCode, Overrides, Recipe, Seed, console, hosts, loading, needs_network, say
 from fedasmu.commands.watching import Watched, beside
 from fedasmu.errors import Interrupted, UserError
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from fedasmu.settings.config import Config
 
 LISTEN = "0.0.0.0:8443"
-HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9][A-Za-z0-9._-]{0,252}))(?::\d{1,5})?")
 SERVE_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -82,8 +80,8 @@ def serve(
             _go_on(resume, stay, allow_code)
         return
     loading()
-    host, port = _address(listen or LISTEN)
-    told = _named(name)
+    host, port = hosts.address(listen or LISTEN)
+    told = hosts.named(name)
     shown, host = _shown(cert, key, name if behind_proxy else None, host)
     config = loaded(recipe, overrides or [], seed, allow_code)
     config = config.model_copy(update={"guard": config.guard.for_a_service()})
@@ -97,7 +95,7 @@ def serve(
             earlier.check_room(len(world.examples))
         with begun(world, directory, overwrite), beside(directory, watch):
             port = listening.getsockname()[1]
-            folder = Folder.make(directory, len(world.examples), told or _told(host), port, host, shown, earlier)
+            folder = Folder.make(directory, len(world.examples), told or hosts.told(host), port, host, shown, earlier)
             say(f"devices join with: {folder.join_line(folder.invite(uses=folder.seats, hours=24 * 30))}")
             _serve(world, folder, listening, stay)
 
@@ -223,28 +221,3 @@ def _shown(cert: Path | None, key: Path | None, proxy: str | None, host: str) ->
     if host not in ("0.0.0.0", "127.0.0.1", "::1", "localhost"):
         raise UserError(f"--listen {host}: behind a proxy the server speaks plain HTTP, so on this machine only")
     return Shown(name=proxy), "127.0.0.1" if host == "0.0.0.0" else host
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"--listen {text}: write it as ADDRESS:PORT, for instance 0.0.0.0:8443")
-    return host.strip("[]"), int(port)
-
-
-def _named(name: str) -> str:
-    """The host that is told with --name, without a port, and an address of IPv6 without its brackets."""
-    found = HOST.fullmatch(name)
-    if name and not found:
-        raise UserError(
-            f"--name {name}: write the host as devices are to reach it: a name in ASCII (one with other letters "
-            "in its form of xn--), or an address; behind a proxy HOST:PORT, too"
-        )
-    return "" if found is None else found[1] or found[2]
-
-
-def _told(host: str) -> str:
-    """The address that devices are told: of all addresses of this machine, its name."""
-    import socket
-
-    return socket.gethostname() if host in ("0.0.0.0", "::") else host

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ import fedasmu
 from fedasmu.errors import UserError
 from fedasmu.network import wire
 from fedasmu.network.bounds import LARGE
-from fedasmu.network.connection import Connection, Cut, Ended, Heard, Reply, reason
+from fedasmu.network.connection import Connection, Cut, Ended, Heard, Reply, name, reason
 from fedasmu.network.download import Download
 from fedasmu.network.keys import (
     Invite,
@@ -34,7 +33,6 @@ from fedasmu.network.keys import (
 
 FIRST, LONGEST = 1.0, 60.0  # seconds between two attempts: drawn from 0 up to these
 SMALL = 1 << 20  # bytes of a reply that holds no model
-NAME = re.compile(r"[!-~]{1,256}")
 
 
 class Stopped(Exception):
@@ -67,13 +65,13 @@ class Client:
         """Of the server's certificate, and of the one that will follow it."""
         return self._connection.pins
 
-    def enrol(self, invite: Invite, name: str, examples: int) -> dict[str, Any]:
+    def enrol(self, invite: Invite, called: str, examples: int) -> dict[str, Any]:
         """Take a seat. The same key gets the same seat again."""
 
         def request(run: str, challenge: str) -> dict[str, Any]:
-            text = enrol_text(run, challenge, self.key.public, name, examples)
+            text = enrol_text(run, challenge, self.key.public, called, examples)
             signed = {"signature": encoded(invite.key.sign(text)), "proof": encoded(self.key.sign(text))}
-            return {"invite": invite.id, "name": name, "examples": examples, **signed}
+            return {"invite": invite.id, "name": called, "examples": examples, **signed}
 
         return self._challenged("/v1/enrol", request)[1]
 
@@ -98,7 +96,7 @@ class Client:
 
         run, welcome = self._challenged("/v1/hello", request)
         try:
-            self.run, self.device, self.visit = run, int(welcome["device"]), _name(welcome["visit"])
+            self.run, self.device, self.visit = run, int(welcome["device"]), name(welcome["visit"])
             self._connection.pins = [decoded(pin, 32) for pin in welcome["pins"]] or self.pins
         except (KeyError, ValueError, TypeError, OverflowError):
             raise Ended("wire", f"{self.url} speaks another language: is it a fedasmu server?") from None
@@ -210,7 +208,7 @@ class Client:
     def _greeting(self, reply: Reply) -> dict[str, Any]:
         greeting = reply.table
         try:
-            _name(greeting["run"]), _name(greeting["challenge"])
+            name(greeting["run"]), name(greeting["challenge"])
             known = wire.VERSION in greeting.get("wire", [])
         except (KeyError, ValueError, TypeError):
             raise Ended("wire", f"{self.url} does not answer as a fedasmu server does") from None
@@ -233,7 +231,7 @@ class Client:
         while True:
             try:
                 reply = attempt()
-                if _is_answer(reply):
+                if reply.is_answer:
                     return reply
                 trouble, pause = str(reply.table.get("say", f"status {reply.status}")), reply.pause
             except HTTPError as error:
@@ -247,17 +245,3 @@ class Client:
             if self.stopping.wait(pause + self._random.uniform(0.0, longest)):
                 raise Stopped
             longest = min(LONGEST, 2 * longest)
-
-
-def _is_answer(reply: Reply) -> bool:
-    """Not a server in trouble, nor the word of somebody before it: a proxy whose server is away says what it likes."""
-    if reply.status >= HTTPStatus.MULTIPLE_CHOICES and not isinstance(reply.table.get("error"), str):
-        return False
-    return reply.status < HTTPStatus.INTERNAL_SERVER_ERROR and reply.status != HTTPStatus.TOO_MANY_REQUESTS
-
-
-def _name(given: Any) -> str:
-    """Of a run, a visit or a challenge: it will stand in what is signed, and in a line of a head."""
-    if not NAME.fullmatch(given):
-        raise ValueError("no name")
-    return str(given)

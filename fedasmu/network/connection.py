@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -20,6 +21,7 @@ from fedasmu.errors import UserError
 
 PUBLIC = bytes(32)  # a pin of zeros: the certificate is one of a public authority
 CHUNK = 16_384  # bytes of a reply that are read at a time
+NAME = re.compile(r"[!-~]{1,256}")
 RATE = 16_384  # bytes a second that a body is given time for
 
 Heard = Callable[[bytearray], None]
@@ -55,6 +57,13 @@ class Reply:
         except (ValueError, RecursionError):
             found = None
         return found if isinstance(found, dict) else {}
+
+    @property
+    def is_answer(self) -> bool:
+        """Not a server in trouble, nor the word of somebody before it: a proxy without a server says what it likes."""
+        if self.status >= HTTPStatus.MULTIPLE_CHOICES and not isinstance(self.table.get("error"), str):
+            return False
+        return self.status < HTTPStatus.INTERNAL_SERVER_ERROR and self.status != HTTPStatus.TOO_MANY_REQUESTS
 
 
 class Connection:
@@ -156,6 +165,13 @@ def _stranger(pin: bytes, error: str) -> str:
         f"shows a certificate that this machine does not trust ({reason[1] if reason else error}): is the address "
         "right, and this machine's clock?"
     )
+
+
+def name(given: Any) -> str:
+    """Of a run, a visit or a challenge: it will stand in what is signed, and in a line of a head."""
+    if not NAME.fullmatch(given):
+        raise ValueError("no name")
+    return str(given)
 
 
 def checked_url(url: str) -> str:

@@ -139,7 +139,7 @@ class Ledger:
             try:
                 os.ftruncate(self._file, self._end)
                 os.fsync(self._file)
-            except OSError as error:  # the new one is there: acts that followed in this one would not be found again
+            except OSError as error:  # the new one is there already: nothing may follow in this one
                 self._failed(error)
                 raise
             os.close(self._file)
@@ -177,8 +177,7 @@ class Ledger:
         """From now on acts go into this file, whose content is on the disk up to here."""
         self._file, self._salt, self._last = file, salt, None
         self._end = self._synced = self._allocated = end
-        self._durable = self.next
-        self.size = 0
+        self._durable, self.size = self.next, 0
 
     def _go_on(self, start: int, path: Path) -> None:
         """After a restart: cut off what was never wholly written at the end of the last segment.
@@ -192,8 +191,7 @@ class Ledger:
         os.ftruncate(file, end)
         os.fsync(file)
         self._take(file, end, segment.salt)
-        self.size = end - acts[0][0] if acts else 0
-        self._last = segment
+        self.size, self._last = end - acts[0][0] if acts else 0, segment
 
     def _segment(self, path: Path) -> Segment:
         if self._last is not None and self._last.path == path:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -127,6 +128,11 @@ async def refused(request: Request, problem: Exception) -> Response:
 
 async def gone(request: Request, error: Exception) -> Response:
     return await refused(request, Problem(410, "gone", "this task is not yours, or not any more"))
+
+
+async def nowhere(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return await refused(request, Problem(error.status_code, str(error.status_code), "there is nothing here"))
 
 
 async def full(request: Request, error: Exception) -> Response:

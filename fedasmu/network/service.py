@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -32,6 +33,7 @@ from fedasmu.network.replies import (
     label_of,
     later,
     left,
+    nowhere,
     number_of,
     offset_of,
     range_of,
@@ -75,7 +77,7 @@ class Service:
             Route("/v1/tasks/{task}/fail", self._guarded(Service.fail), methods=["POST"]),
         ]
         handlers: Any = {Problem: refused, Gone: gone, DiskFull: full, OSError: full_or_broken, ClientDisconnect: left}
-        handlers[Exception] = broken
+        handlers |= {HTTPException: nowhere, Exception: broken}
         self.app = Starlette(routes=routes, exception_handlers={**handlers, Rebuild: self._rebuild})
 
     def clock(self) -> float:

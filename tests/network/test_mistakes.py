@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedasmu.cli import app
-from fedasmu.commands import serving
+from fedasmu.commands import hosts
 from fedasmu.errors import Refused, UserError
 from fedasmu.network import wire
 from fedasmu.network.connection import Reply
@@ -64,7 +64,7 @@ def test_serve(tmp_path: Path) -> None:
     ],
 )
 def test_the_host_that_devices_are_told_has_no_port_and_no_brackets(name: str, host: str) -> None:
-    assert serving._named(name) == host
+    assert hosts.named(name) == host
 
 
 @pytest.mark.parametrize(
