@@ -64,8 +64,9 @@ function showCharts() {
   charts.loss.set(over, ...["loss", "train_loss"].map(shown));
   $("clock").disabled = !minutes.some(minute => minute !== null);
   charts.bytes.set(time, ...["bytes_down", "bytes_up"].map(name => fold.column(name).map(bytes => bytes / 1e6)));
-  const { counts, width } = fold.uploads;
-  charts.rate.set([...counts.keys(), counts.length].map(at => at * width), [...counts, counts.at(-1) ?? 0].map(count => count * 60 / width));
+  const { counts, width } = fold.uploads, whole = Math.max(1, Math.floor(fold.now / width)); // the stretch that goes on would look like a fall
+  const rates = Array.from({ length: whole }, (_, at) => (counts[at] ?? 0) * 60 / Math.min(width, fold.now || width));
+  charts.rate.set([...rates.keys(), whole].map(at => at * width), [...rates, rates.at(-1)]);
   const ages = fold.staleness.slice(1);
   charts.ages.set([...ages.keys(), ages.length].map(at => at + 0.5), [...ages, ages.at(-1) ?? 0]);
   charts.weights.set(...fold.weights.columns);
