@@ -16,6 +16,7 @@ from fedasmu import Result
 from fedasmu.network import failpoint
 from fedasmu.network.drawer import Drawer, Parcel
 from helpers.federation import Federation
+from helpers.killing import killed_while_removing
 from helpers.repository import ROOT
 from helpers.served import eventually
 
@@ -109,26 +110,14 @@ def test_a_device_that_dies_at_any_step_of_a_delivery_comes_back_to_the_same_tas
     assert (summary["uploads"], summary["lost"], summary["refused"]) == (4, 0, 0)
 
 
-class Killed(BaseException):
-    pass
-
-
 def test_a_device_that_dies_while_it_lets_go_of_what_it_has_delivered_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawer = Drawer(tmp_path, print)
     drawer.enter("run")
     drawer.post(Parcel(7, b"frame", {}))
-
-    def killed(path: Path, **options: object) -> None:
-        for file in path.rglob("state.json"):
-            file.unlink()
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(Killed):
-            drawer.settle(Parcel(7, b"frame", {}), keep=True)
+    with killed_while_removing(monkeypatch, "state.json"):
+        drawer.settle(Parcel(7, b"frame", {}), keep=True)
     drawer.close()
     again = Drawer(tmp_path, print)
     again.enter("run")

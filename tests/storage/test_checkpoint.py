@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fedasmu.encoding import codec
 from fedasmu.errors import UserError
 from fedasmu.storage import checkpoint
+from helpers.killing import killed_while_removing
 
 scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5)
 keys = st.text(max_size=5) | st.sampled_from(["$tensor", "$word"]) | st.integers(0, 9)
@@ -193,26 +194,14 @@ def test_what_a_kill_left_unfinished_takes_no_room_after_the_next_start(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["000000001"]
 
 
-class Killed(BaseException):
-    pass
-
-
 def test_a_kill_while_they_are_removed_leaves_nothing_that_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a device removes what it has delivered: it has to start again all the same."""
     kept = tmp_path / "outbox"
     checkpoint.save({"number": 1}, kept)
-
-    def killed(path: Path, **options: Any) -> None:
-        for file in path.rglob("state.json"):
-            file.unlink()
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(Killed):
-            checkpoint.remove(kept)
+    with killed_while_removing(monkeypatch, "state.json"):
+        checkpoint.remove(kept)
     assert checkpoint.load(kept, print) is None
     checkpoint.save({"number": 2}, kept)
     checkpoint.remove(kept)
