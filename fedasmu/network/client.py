@@ -17,7 +17,7 @@ import fedasmu
 from fedasmu.errors import UserError
 from fedasmu.network import wire
 from fedasmu.network.bounds import LARGE
-from fedasmu.network.connection import Connection, Cut, Ended, Heard, Reply, name, reason
+from fedasmu.network.connection import Connection, Cut, Ended, Heard, Reply, checked_name, reason
 from fedasmu.network.download import Download
 from fedasmu.network.keys import (
     Invite,
@@ -65,13 +65,13 @@ class Client:
         """Of the server's certificate, and of the one that will follow it."""
         return self._connection.pins
 
-    def enrol(self, invite: Invite, called: str, examples: int) -> dict[str, Any]:
+    def enrol(self, invite: Invite, name: str, examples: int) -> dict[str, Any]:
         """Take a seat. The same key gets the same seat again."""
 
         def request(run: str, challenge: str) -> dict[str, Any]:
-            text = enrol_text(run, challenge, self.key.public, called, examples)
+            text = enrol_text(run, challenge, self.key.public, name, examples)
             signed = {"signature": encoded(invite.key.sign(text)), "proof": encoded(self.key.sign(text))}
-            return {"invite": invite.id, "name": called, "examples": examples, **signed}
+            return {"invite": invite.id, "name": name, "examples": examples, **signed}
 
         return self._challenged("/v1/enrol", request)[1]
 
@@ -96,7 +96,7 @@ class Client:
 
         run, welcome = self._challenged("/v1/hello", request)
         try:
-            self.run, self.device, self.visit = run, int(welcome["device"]), name(welcome["visit"])
+            self.run, self.device, self.visit = run, int(welcome["device"]), checked_name(welcome["visit"])
             self._connection.pins = [decoded(pin, 32) for pin in welcome["pins"]] or self.pins
         except (KeyError, ValueError, TypeError, OverflowError):
             raise Ended("wire", f"{self.url} speaks another language: is it a fedasmu server?") from None
@@ -208,7 +208,7 @@ class Client:
     def _greeting(self, reply: Reply) -> dict[str, Any]:
         greeting = reply.table
         try:
-            name(greeting["run"]), name(greeting["challenge"])
+            checked_name(greeting["run"]), checked_name(greeting["challenge"])
             known = wire.VERSION in greeting.get("wire", [])
         except (KeyError, ValueError, TypeError):
             raise Ended("wire", f"{self.url} does not answer as a fedasmu server does") from None

@@ -167,7 +167,7 @@ def _stranger(pin: bytes, error: str) -> str:
     )
 
 
-def name(given: Any) -> str:
+def checked_name(given: Any) -> str:
     """Of a run, a visit or a challenge: it will stand in what is signed, and in a line of a head."""
     if not NAME.fullmatch(given):
         raise ValueError("no name")

@@ -36,10 +36,11 @@ def _title(run: Mapping[str, Any]) -> str:
 
 def lines(result: Result) -> list[tuple[str, str]]:
     run, lines, name = result.summary, [], result.metric.name
+    how, _, what = measured(result).partition(" ")  # by the devices, on held-out data
     if not result.is_of_times_alone:
         lines += [
             (f"{name}{_averaged(len(result.settled()))}", result.metric.shown(result.score)),
-            *([(f"  measured {how[0]}", how[2])] if any(how := measured(result).partition(" ")) else []),
+            *([(f"  measured {how}", what)] if what else []),
             (f"last {name}", result.metric.shown(result.last_score)),
             (f"best {name}{'' if result.metric.larger else ' (the least)'}", result.metric.shown(result.best_score)),
             *_overfitting(result),
